@@ -1,0 +1,1 @@
+"""Actions: functions that change one thing, after rechecking what their call says."""

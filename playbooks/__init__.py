@@ -1,0 +1,1 @@
+"""YAML only: audits, ladder parameters, engine patterns, the protect list."""
