@@ -1,0 +1,47 @@
+"""What a person asks of ``reclaim``, as one value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+UpTo = Literal["drain", "owner", "term", "kill", "heirs"]
+UP_TO: tuple[UpTo, ...] = ("drain", "owner", "term", "kill", "heirs")
+"""The rungs in the order they are climbed."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimOptions:
+    """Scope, ladder and caution of one reclaim; the defaults touch leftovers only.
+
+    ``gpu`` is the text of ``--gpu`` (see :mod:`fleetmem.controller.gpu_scope`).
+    ``release_timeout_seconds`` ``None``: as long as predicted. ``max_fail`` is a count
+    (``"3"``) or a share of the targeted hosts (``"10%"``). ``canary`` hosts go first, alone;
+    0 means no canary. ``override_protected`` names the protected pids that may be touched.
+    """
+
+    gpu: str | None = None
+    pids: tuple[int, ...] = ()
+    user: str | None = None
+    dry_run: bool = False
+    yes: bool = False
+    up_to: UpTo = "heirs"
+    no_drain: bool = False
+    grace_period_seconds: float = 10.0
+    release_timeout_seconds: float | None = None
+    max_fail: str | None = None
+    canary: int = 0
+    reason: str | None = None
+    override_protected: tuple[int, ...] = ()
+    detailed_exitcode: bool = False
+
+    @property
+    def scoped(self) -> bool:
+        """Whether a scope option widens the reach beyond leftovers."""
+        return bool(self.gpu or self.pids or self.user)
+
+    @property
+    def rungs(self) -> tuple[UpTo, ...]:
+        """The rungs this reclaim may climb, gentlest first."""
+        allowed = UP_TO[: UP_TO.index(self.up_to) + 1]
+        return tuple(rung for rung in allowed if not (rung == "drain" and self.no_drain))
