@@ -146,10 +146,7 @@ def _expand_ranges(part: str) -> list[str]:
 
 
 def _folded(names: list[str]) -> str:
-    from ClusterShell.NodeSet import (  # type: ignore[import-untyped]
-        RESOLVER_NOGROUP,
-        NodeSet,
-    )
+    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
 
     return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
 

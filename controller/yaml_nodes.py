@@ -264,6 +264,8 @@ def _note(document: Document, model: type[BaseModel], error: ValidationError) ->
     for one in error.errors(include_url=False):
         path: Path = tuple(one["loc"])
         kind = one["type"]
+        of_key = bool(path) and path[-1] == "[key]"
+        path = path[:-1] if of_key else path
         if kind == "extra_forbidden":
             known = _known_keys(model, path[:-1])
             hint = did_you_mean(str(path[-1]), known) or (
@@ -273,7 +275,8 @@ def _note(document: Document, model: type[BaseModel], error: ValidationError) ->
         elif kind == "missing":
             document.add(path[:-1], f'"{path[-1]}" is missing')
         else:
-            document.add(path, _MESSAGES.get(kind) or _plain(one["msg"]), _surprise(one))
+            message = _MESSAGES.get(kind) or _plain(one["msg"])
+            document.add(path, message, _surprise(one), at_key=of_key)
 
 
 _MESSAGES = {
