@@ -67,7 +67,7 @@ try:
     from _json import make_encoder as _make_encoder
     from _json import make_scanner as _make_scanner
 
-    _scan = _make_scanner(_Context)
+    _scan = _make_scanner(_Context)  # type: ignore[arg-type]
     _encode = _make_encoder(None, _default, _quote, None, ":", ",", False, False, False)
 
     def dumps(value: Any) -> str:

@@ -1,0 +1,94 @@
+"""The guard: forks serve, outlives it, and leaves nothing behind.
+
+It owns the lease. Serve writes a byte for each frame it receives; when none came for 20 s,
+when stdin hangs up, when serve ends or when somebody ends the guard, every descendant is
+ended, detached ones too. An action's child has 2 s to write that it is done.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from _signal import SIG_DFL, SIGHUP, SIGINT, SIGPIPE, SIGTERM, signal
+
+from fleetmem.agent import lifeline
+from fleetmem.agent.wire import LEASE_SECONDS
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+_POLLRDHUP = 0x2000
+ACTION_NAME = "fleetmem-act"
+
+
+class _Stop(Exception):
+    pass
+
+
+def _stop(_number: int, _frame: Any) -> None:
+    raise _Stop
+
+
+def main(cached: bool) -> int:
+    """Run serve to its end; the exit status is 0 only after an orderly goodbye."""
+    lifeline.become_subreaper()
+    lifeline.name_process("fleetmem-guard")
+    _be_small()
+    me = os.getpid()
+    lease_read, lease_write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(lease_read)
+        lifeline.die_with_parent(me, SIGTERM)
+        from fleetmem.agent import serve
+
+        os._exit(serve.main(lease_write, cached))
+    os.close(lease_write)
+    for number in (SIGTERM, SIGHUP, SIGINT):
+        signal(number, _stop)
+    try:
+        status = _watch(lease_read, child)
+        for number in (SIGTERM, SIGHUP, SIGINT):
+            signal(number, SIG_DFL)
+    except _Stop:
+        status = 143
+    left = lifeline.end_children(lambda pid: lifeline.comm(pid) == ACTION_NAME)
+    for pid, name in left.items():
+        _tell("fleetmem: the kernel cannot end process %d (%s)" % (pid, name))
+    return status
+
+
+def _be_small() -> None:
+    """Be nice, and the first for the OOM killer."""
+    signal(SIGPIPE, SIG_DFL)
+    try:
+        os.nice(5)
+        with open("/proc/self/oom_score_adj", "w") as file:
+            file.write("800")
+    except OSError:
+        pass
+
+
+def _watch(lease: int, child: int) -> int:
+    poll = select.poll()
+    poll.register(0, _POLLRDHUP)
+    poll.register(lease, select.POLLIN)
+    while True:
+        events = dict(poll.poll(LEASE_SECONDS * 1000))
+        if not events:
+            _tell("fleetmem: nothing heard for %d s" % LEASE_SECONDS)
+            return 75
+        if lease in events and not os.read(lease, 4096):
+            _, status = os.waitpid(child, 0)
+            code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
+            return code
+        if events.get(0, 0) & (_POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL):
+            return 0
+
+
+def _tell(text: str) -> None:
+    try:
+        os.write(2, (text + "\n").encode())
+    except OSError:
+        pass

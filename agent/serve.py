@@ -1,0 +1,326 @@
+"""Serve: reads frames, runs each call in a child process, sends what comes back.
+
+Nothing that can hang runs here. NVML lives in one child of its own that keeps its session
+for the whole connection; every other call gets a fresh child. The lock on the host is held
+here and closed first in each child, so that it ends with this process and with no other.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from _signal import SIGTERM, signal
+
+from fleetmem.agent import lifeline, wire
+from fleetmem.agent.calls import Child, run_once, run_session
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional
+
+VERSION = "0.1.0"
+_OUTPUT_LIMIT_BYTES = 64 * 1024 * 1024
+_REAP_SECONDS = 1.0
+
+
+class _Bye(Exception):
+    pass
+
+
+def main(lease: int, cached: bool) -> int:
+    """Serve one connection on fds 0 and 1; 0 after ``bye`` or end of input."""
+    lifeline.become_subreaper()
+    lifeline.name_process("fleetmem-serve")
+    signal(SIGTERM, _on_term)
+    incoming, outgoing = _private(0), _private(1)
+    null = os.open("/dev/null", os.O_RDWR)
+    for number in (0, 1):
+        os.dup2(null, number)
+    server = _Server(incoming, outgoing, lease)
+    server.send(
+        type="hello",
+        protocol=wire.PROTOCOL,
+        schema=wire.SCHEMA,
+        version=VERSION,
+        pid=os.getppid(),
+        uid=os.geteuid(),
+        cached=cached,
+    )
+    try:
+        server.loop()
+    except _Bye:
+        pass
+    lifeline.end_children(lambda pid: lifeline.comm(pid) == "fleetmem-act")
+    return 0
+
+
+def _on_term(_number: int, _frame: Any) -> None:
+    raise _Bye
+
+
+def _private(number: int) -> int:
+    """A close-on-exec copy out of the way of 0, 1 and 2."""
+    from fcntl import F_DUPFD_CLOEXEC, fcntl
+
+    return int(fcntl(number, F_DUPFD_CLOEXEC, 10))
+
+
+class _Server:
+    def __init__(self, incoming: int, outgoing: int, lease: int) -> None:
+        self.incoming = incoming
+        self.outgoing = outgoing
+        self.lease = lease
+        self.decoder = wire.Decoder()
+        self.children: Dict[int, Child] = {}
+        self.nvml: Optional[Child] = None
+        self.nvml_stuck: Optional[str] = None
+        self.nvml_queue: List[Dict[str, Any]] = []
+        self.lock: Optional[int] = None
+        self.sent_bytes = 0
+        self.poll = select.poll()
+        self.poll.register(incoming, select.POLLIN)
+        self.next_beat = time.monotonic() + wire.BEAT_SECONDS
+
+    # --- sending ---------------------------------------------------------------------------
+
+    def send(self, **message: Any) -> None:
+        self.send_bytes(wire.encode(message))
+
+    def send_bytes(self, data: bytes) -> None:
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[os.write(self.outgoing, view) :]
+        except OSError:
+            raise _Bye from None
+
+    def answer(
+        self, call: Dict[str, Any], outcome: str, reason: Optional[str], reading: Any = None
+    ) -> None:
+        seconds = time.monotonic() - call["began"]
+        self.send(
+            type="result",
+            id=call["id"],
+            outcome=outcome,
+            reason=reason,
+            reading=reading,
+            seconds=round(seconds, 6),
+        )
+
+    # --- the loop --------------------------------------------------------------------------
+
+    def loop(self) -> None:
+        while True:
+            for number, _event in self.poll.poll(self._pause_ms()):
+                if number == self.incoming:
+                    self._hear()
+                else:
+                    self._relay(number)
+            now = time.monotonic()
+            if now >= self.next_beat:
+                self.next_beat = now + wire.BEAT_SECONDS
+                self.send(type="beat")
+            for child in list(self.children.values()):
+                if child.deadline is not None and now >= child.deadline:
+                    self._overdue(child)
+
+    def _pause_ms(self) -> float:
+        due = [self.next_beat]
+        due += [child.deadline for child in self.children.values() if child.deadline is not None]
+        return max(0.0, min(due) - time.monotonic()) * 1000 + 1
+
+    def _hear(self) -> None:
+        data = os.read(self.incoming, 65536)
+        if not data:
+            raise _Bye
+        os.write(self.lease, b".")
+        for message in self.decoder.feed(data):
+            kind = message["type"]
+            if kind == "call":
+                self._call(message)
+            elif kind == "cancel":
+                self._cancel(message.get("id"))
+            elif kind == "lock":
+                self._take_lock(message)
+            elif kind == "unlock":
+                self._release_lock(message)
+            elif kind == "bye":
+                raise _Bye
+
+    def _relay(self, number: int) -> None:
+        child = self.children[number]
+        frames, ended = child.read()
+        for final, frame in frames:
+            self.sent_bytes += len(frame)
+            if not final and self.sent_bytes > _OUTPUT_LIMIT_BYTES:
+                continue
+            self.send_bytes(frame)
+            if final:
+                self._finished(child)
+        if ended:
+            self._gone(child)
+
+    # --- calls -----------------------------------------------------------------------------
+
+    def _call(self, message: Dict[str, Any]) -> None:
+        from fleetmem.agent.declare import find
+        from fleetmem.agent.model import FAILED, UNSUPPORTED, Action
+
+        message["began"] = time.monotonic()
+        try:
+            declared = find(message["name"])
+        except KeyError:
+            reason = "this agent has no call %r" % message.get("name")
+            self.answer(message, UNSUPPORTED, reason)
+            return
+        except Exception as error:  # noqa: BLE001  a broken module must not end the others
+            self.answer(message, FAILED, "%s: %s" % (type(error).__name__, error))
+            return
+        message.setdefault("timeout_seconds", declared.timeout_seconds)
+        if getattr(declared, "nvml", False):
+            self.nvml_queue.append(message)
+            self._next_nvml()
+            return
+        name = "fleetmem-act" if isinstance(declared, Action) else "fleetmem-call"
+        self._adopt(Child.start(name, self._closed_in_children(), run_once, message), message)
+
+    def _closed_in_children(self) -> List[int]:
+        lock = [] if self.lock is None else [self.lock]
+        pipes = [n for child in self.children.values() for n in child.fds()]
+        return [*lock, self.lease, self.incoming, self.outgoing, *pipes]
+
+    def _adopt(self, child: Child, call: Optional[Dict[str, Any]]) -> None:
+        self.children[child.output] = child
+        child.take(call)
+        self.poll.register(child.output, select.POLLIN)
+
+    def _next_nvml(self) -> None:
+        from fleetmem.agent.model import FAILED
+
+        while self.nvml_queue and (self.nvml is None or self.nvml.call is None):
+            if self.nvml is None and self.nvml_stuck is None:
+                self.nvml_stuck = stuck_nvml()
+            if self.nvml_stuck is not None:
+                self.answer(self.nvml_queue.pop(0), FAILED, self.nvml_stuck)
+                continue
+            call = self.nvml_queue.pop(0)
+            if self.nvml is None:
+                self.nvml = Child.start("fleetmem-nvml", self._closed_in_children(), run_session)
+                self._adopt(self.nvml, call)
+            else:
+                self.nvml.take(call)
+            self.nvml.request(call)
+
+    def _finished(self, child: Child) -> None:
+        child.take(None)
+        if child is self.nvml:
+            self._next_nvml()
+
+    def _gone(self, child: Child) -> None:
+        """The child closed its pipe: collect it; a call it left open has failed."""
+        from fleetmem.agent.model import FAILED
+
+        self.poll.unregister(child.output)
+        del self.children[child.output]
+        ending = child.collect(_REAP_SECONDS)
+        self._sweep()
+        if child.call is not None:
+            self.answer(child.call, FAILED, "the call's process %s" % (ending or "hangs"))
+            child.call = None
+        if child is self.nvml:
+            self.nvml = None
+            self._next_nvml()
+
+    def _overdue(self, child: Child) -> None:
+        from fleetmem.agent.model import TIMED_OUT
+
+        call = child.call
+        span = call["timeout_seconds"] if call else 0
+        reason = "no answer in %g s" % span
+        self.poll.unregister(child.output)
+        del self.children[child.output]
+        ending = child.end(_REAP_SECONDS)
+        self._sweep()
+        if ending is None:
+            reason += "; process %d (%s) cannot be ended" % (child.pid, child.name)
+        if child is self.nvml:
+            self.nvml = None
+            self.nvml_stuck = "nvml_hung: NVML gave " + reason
+            reason = self.nvml_stuck
+        if call is not None:
+            self.answer(call, TIMED_OUT, reason)
+        self._next_nvml()
+
+    def _sweep(self) -> None:
+        """End what an ended call left behind: as a subreaper, serve has inherited it."""
+        mine = {child.pid for child in self.children.values()}
+        until = time.monotonic() + _REAP_SECONDS
+        while True:
+            left = [pid for pid in lifeline.children() if pid not in mine]
+            if not left or time.monotonic() > until:
+                return
+            for pid in left:
+                os.kill(pid, lifeline.SIGKILL)
+                os.waitpid(pid, os.WNOHANG)
+            time.sleep(0.001)
+
+    def _cancel(self, wanted: Any) -> None:
+        from fleetmem.agent.model import FAILED
+
+        for call in [c for c in self.nvml_queue if c["id"] == wanted]:
+            self.nvml_queue.remove(call)
+            self.answer(call, FAILED, "cancelled")
+        for child in list(self.children.values()):
+            if child.call is not None and child.call["id"] == wanted:
+                call, child.call = child.call, None
+                self.poll.unregister(child.output)
+                del self.children[child.output]
+                child.end(_REAP_SECONDS)
+                self._sweep()
+                if child is self.nvml:
+                    self.nvml = None
+                self.answer(call, FAILED, "cancelled")
+                self._next_nvml()
+
+    # --- the lock --------------------------------------------------------------------------
+
+    def _take_lock(self, message: Dict[str, Any]) -> None:
+        from fleetmem.agent import ledger
+        from fleetmem.agent.model import OK, Trouble
+
+        message["began"] = time.monotonic()
+        try:
+            if self.lock is not None:
+                ledger.unlock(self.lock)
+                self.lock = None
+            self.lock, epoch = ledger.lock(message.get("operation", ""))
+        except Trouble as trouble:
+            self.answer(message, trouble.outcome, trouble.reason)
+            return
+        self.answer(message, OK, None, {"epoch": epoch})
+
+    def _release_lock(self, message: Dict[str, Any]) -> None:
+        from fleetmem.agent import ledger
+        from fleetmem.agent.model import OK
+
+        message["began"] = time.monotonic()
+        if self.lock is not None:
+            ledger.unlock(self.lock)
+            self.lock = None
+        self.answer(message, OK, None, None)
+
+
+def stuck_nvml() -> Optional[str]:
+    """Why NVML must not be asked now: a child of an earlier run is still inside the kernel."""
+    for name in os.listdir("/proc"):
+        if not name.isdigit() or lifeline.comm(int(name)) != "fleetmem-nvml":
+            continue
+        try:
+            with open("/proc/%s/stat" % name, "rb") as file:
+                state = file.read().rpartition(b")")[2].split()[0]
+        except (OSError, IndexError):
+            continue
+        if state == b"D":
+            return "nvml_hung: process %s of an earlier run is still stuck in the driver" % name
+    return None

@@ -1,0 +1,371 @@
+"""One host, one channel, many calls.
+
+Opening costs one round trip when the host has the agent's parts and two when it has not;
+each call after that costs one. Beats go both ways every 5 s, also while a person thinks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import shlex
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fleetmem.agent import wire
+from fleetmem.controller import errors
+
+if TYPE_CHECKING:
+    from fleetmem.controller.payload import Payload
+    from fleetmem.controller.transport import Channel, Connection
+
+_NOISE_LIMIT_BYTES = 1 << 20
+_PYTHONS = (
+    "python3 /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python "
+    "python3.13 python3.12 python3.11 python3.10 python3.9 python3.8"
+)
+
+
+@dataclass(frozen=True)
+class Result:
+    """What one call gave. ``seconds`` were measured on the host."""
+
+    outcome: str
+    reason: str | None
+    reading: Any
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Way:
+    """How the agent is started: interpreter (None = look for one), sudo, its password, cache."""
+
+    python: str | None = None
+    sudo: bool = False
+    sudo_password: str | None = None
+    cache: bool = True
+
+
+Chunk = Callable[[Any], None]
+
+
+class Session:
+    """A running agent. Not shared between tasks that call the same id; calls may overlap."""
+
+    def __init__(self, channel: Channel, connection: Connection) -> None:
+        self._channel = channel
+        self._connection = connection
+        self._decoder = wire.Decoder()
+        self._waiting: dict[int, asyncio.Future[Result]] = {}
+        self._chunks: dict[int, Chunk] = {}
+        self._next_id = 1
+        self._heard = time.monotonic()
+        self._error: errors.FleetError | None = None
+        self._tasks: list[asyncio.Task[None]] = []
+        self._goodbye = False
+        self.hello: dict[str, Any] = {}
+        self.noise = b""
+        self.python = ""
+        self.sent_parts: tuple[str, ...] = ()
+
+    # --- life ------------------------------------------------------------------------------
+
+    @classmethod
+    async def open(cls, connection: Connection, payload: Payload, way: Way) -> Session:
+        """Start the agent over *connection*; FleetError (HostFailed) where it cannot be.
+
+        The caller bounds the time. On any error the channel is closed.
+        """
+        token = f"{secrets.token_hex(8)}:{secrets.token_hex(8)}"
+        channel = await connection.start(command_line(payload, token, way))
+        session = cls(channel, connection)
+        try:
+            await session._begin(payload, token, way)
+        except BaseException:
+            await session.close()
+            raise
+        return session
+
+    async def _begin(self, payload: Payload, token: str, way: Way) -> None:
+        head, _, tail = token.partition(":")
+        marker = (tail + head + " ").encode()
+        password = asyncio.create_task(self._answer_sudo(token, way)) if way.sudo else None
+        try:
+            line = await self._ready_line(marker)
+        finally:
+            if password is not None:
+                password.cancel()
+        word, _, rest = line.partition(" ")
+        if word != "ok":
+            raise _start_error(word, rest)
+        self.python, _, need = rest.partition(" ")
+        self.sent_parts = tuple(name for name in need.split(",") if name)
+        for part in payload.parts:
+            if part.name in self.sent_parts:
+                self._channel.write(len(part.compressed).to_bytes(4, "big") + part.compressed)
+        await self._channel.drain()
+        hello = asyncio.get_running_loop().create_future()
+        self._waiting[0] = hello
+        self._tasks.append(asyncio.create_task(self._read()))
+        await hello
+        if (self.hello["protocol"], self.hello["schema"]) != (wire.PROTOCOL, wire.SCHEMA):
+            raise errors.ProtocolMismatch("the agent speaks another protocol than this fleetmem")
+        self._tasks.append(asyncio.create_task(self._beat()))
+
+    async def _ready_line(self, marker: bytes) -> str:
+        """The agent's first line; whatever a login shell printed before it is kept apart."""
+        data = b""
+        while True:
+            at = data.find(marker)
+            end = data.find(b"\n", at) if at >= 0 else -1
+            if end >= 0:
+                self.noise = data[:at]
+                if data[end + 1 :]:
+                    self._early = data[end + 1 :]
+                return data[at + len(marker) : end].decode("utf-8", "replace")
+            if len(data) > _NOISE_LIMIT_BYTES:
+                raise errors.ProtocolMismatch("the host printed over 1 MiB and started no agent")
+            more = await self._channel.read(65536)
+            if not more:
+                status = await self._channel.wait()
+                raise ended_before_start(status.status, self._channel.stderr(), data)
+            data += more
+
+    _early = b""
+
+    async def _answer_sudo(self, token: str, way: Way) -> None:
+        """Send the password once, and only after sudo's own prompt has appeared."""
+        prompt = sudo_prompt(token).encode()
+        while way.sudo_password is not None:
+            if prompt in self._channel.stderr():
+                self._channel.write(way.sudo_password.encode() + b"\n")
+                return
+            await asyncio.sleep(0.01)
+
+    async def close(self) -> None:
+        """Say goodbye and close the channel; calls still open fail. Never raises."""
+        self._goodbye = True
+        if self._error is None and self._tasks:
+            with contextlib.suppress(Exception):  # it may be gone already
+                self._channel.write(wire.encode({"type": "bye"}))
+                self._channel.write_eof()
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self._channel.wait(), 3.0)
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._fail(errors.SessionLost("the session was closed"))
+        await self._channel.close()
+
+    # --- calls -----------------------------------------------------------------------------
+
+    async def call(
+        self,
+        name: str,
+        args: dict[str, Any] | None = None,
+        *,
+        timeout_seconds: float | None = None,
+        on_chunk: Chunk | None = None,
+    ) -> Result:
+        """Run one probe or action. SessionLost where the connection ends before its result.
+
+        The agent owns the call's timeout; without one it takes what the call declares.
+        """
+        message: dict[str, Any] = {"type": "call", "name": name, "args": args or {}}
+        if timeout_seconds is not None:
+            message["timeout_seconds"] = timeout_seconds
+        return await self._ask(message, on_chunk)
+
+    async def lock(self, operation: str) -> Result:
+        """Take the host's lock; ``reading`` is ``{"epoch": N}``."""
+        return await self._ask({"type": "lock", "operation": operation})
+
+    async def unlock(self) -> Result:
+        """Give the host's lock back."""
+        return await self._ask({"type": "unlock"})
+
+    async def _ask(self, message: dict[str, Any], on_chunk: Chunk | None = None) -> Result:
+        if self._error is not None:
+            raise self._error
+        number = self._next_id
+        self._next_id += 1
+        future: asyncio.Future[Result] = asyncio.get_running_loop().create_future()
+        self._waiting[number] = future
+        if on_chunk is not None:
+            self._chunks[number] = on_chunk
+        try:
+            self._channel.write(wire.encode({**message, "id": number}))
+            await self._channel.drain()
+            return await future
+        finally:
+            self._waiting.pop(number, None)
+            self._chunks.pop(number, None)
+
+    # --- the two tasks ---------------------------------------------------------------------
+
+    async def _read(self) -> None:
+        try:
+            data = self._early
+            while True:
+                for message in self._decoder.feed(data):
+                    self._heard = time.monotonic()
+                    self._take(message)
+                data = await self._channel.read(65536)
+                if not data:
+                    break
+        except wire.WireError as error:
+            self._fail(errors.ProtocolMismatch(f"the agent sent what is no frame: {error}"))
+            return
+        except errors.FleetError as error:
+            self._fail(error)
+            return
+        except Exception as error:  # noqa: BLE001  whatever the transport does, one host's row
+            self._fail(errors.SessionLost(f"the connection failed: {error}"))
+            return
+        if self._goodbye:
+            self._fail(errors.SessionLost("the session was closed"))
+            return
+        status = await self._channel.wait()
+        self._fail(lost(status.status, status.signal, self._channel.stderr()))
+
+    def _take(self, message: dict[str, Any]) -> None:
+        kind = message["type"]
+        number = message.get("id")
+        if kind == "result" and isinstance(number, int):
+            future = self._waiting.get(number)
+            if future is not None and not future.done():
+                future.set_result(as_result(message))
+        elif kind == "chunk" and isinstance(number, int):
+            on_chunk = self._chunks.get(number)
+            if on_chunk is not None:
+                on_chunk(message.get("data"))
+        elif kind == "hello" and 0 in self._waiting and not self._waiting[0].done():
+            self.hello = {
+                "protocol": message.get("protocol"),
+                "schema": message.get("schema"),
+                "version": str(message.get("version")),
+                "uid": message.get("uid"),
+                "cached": bool(message.get("cached")),
+            }
+            self._waiting[0].set_result(Result("ok", None, None, 0.0))
+
+    async def _beat(self) -> None:
+        while True:
+            await asyncio.sleep(wire.BEAT_SECONDS)
+            if time.monotonic() - self._heard > wire.LEASE_SECONDS:
+                self._fail(errors.SessionLost(f"nothing heard for {wire.LEASE_SECONDS:.0f} s"))
+                return
+            try:
+                self._channel.write(wire.encode({"type": "beat"}))
+            except Exception as error:  # noqa: BLE001  whatever the transport does
+                self._fail(errors.SessionLost(f"the connection failed: {error}"))
+                return
+
+    def _fail(self, error: errors.FleetError) -> None:
+        self._error = self._error or error
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_exception(self._error)
+                future.exception()  # somebody may have stopped waiting
+
+
+def as_result(message: dict[str, Any]) -> Result:
+    """A result as the host sent it, with its frame checked."""
+    outcome, reason = message.get("outcome"), message.get("reason")
+    seconds = message.get("seconds")
+    if not isinstance(outcome, str):
+        return Result("failed", "the agent sent a result without outcome", None, 0.0)
+    return Result(
+        outcome,
+        None if reason is None else str(reason),
+        message.get("reading"),
+        float(seconds) if isinstance(seconds, int | float) else 0.0,
+    )
+
+
+# --- the command line ----------------------------------------------------------------------
+
+
+def command_line(payload: Payload, token: str, way: Way) -> str:
+    """What the host's login shell is asked to run, whichever shell that is.
+
+    One single-quoted word without quotes, newlines or ``!`` inside, so sh, csh and fish
+    read it alike. /bin/sh looks for an interpreter; where there is none it says so itself.
+    """
+    candidates = shlex.quote(way.python).replace("'", '"') if way.python else _PYTHONS
+    script = (
+        f"for p in {candidates}; do command -v $p >/dev/null 2>&1 && "
+        f'exec $p -I -S -c "{payload.wrap}" "$@"; done; '
+        'printf "%s%s python_missing %s\\n" "${2#*:}" "${2%:*}" "' + _tried(way) + '"; exit 69'
+    )
+    flags = ("1" if way.cache else "0") + (" stay" if way.python else " look")
+    inner = f"/bin/sh -c '{script}' sh {payload.bootstrap} {token} {payload.labels} {flags}"
+    if not way.sudo:
+        return f"exec {inner}"
+    if way.sudo_password is None:
+        return f"exec sudo -n -- {inner}"
+    return f"exec sudo -k -S -p {sudo_prompt(token)} -- {inner}"
+
+
+def _tried(way: Way) -> str:
+    return (way.python or _PYTHONS).replace(" ", ",").replace('"', "").replace("'", "")
+
+
+def sudo_prompt(token: str) -> str:
+    """The prompt that sudo is told to print, unlike anything else on the channel."""
+    return "fleetmem-sudo-" + token.replace(":", "-")
+
+
+# --- what went wrong -----------------------------------------------------------------------
+
+
+def _start_error(word: str, rest: str) -> errors.FleetError:
+    rest = rest.strip()
+    if word == "python_missing":
+        return errors.PythonMissing(f"no Python found; tried {rest.replace(',', ', ')}")
+    if word == "python_too_old":
+        version, _, path = rest.partition(" ")
+        return errors.PythonTooOld(f"{path or 'python3'} is {version}; the agent needs 3.8")
+    if word == "python_incomplete":
+        return errors.PythonIncomplete(f"the host's Python is incomplete: {rest}")
+    return errors.ProtocolMismatch(f"the host answered {word!r} where the agent should start")
+
+
+def ended_before_start(status: int | None, stderr: bytes, stdout: bytes) -> errors.FleetError:
+    """Why there is no agent, from what the shell, sudo or Python said last."""
+    text = stderr.decode("utf-8", "replace").strip()
+    last = text.splitlines()[-1].strip() if text else ""
+    low = text.lower()
+    if status is None and not text:
+        return errors.SessionLost("the session ended before the agent started")
+    if "sudo:" in low or "fleetmem-sudo-" in low:
+        if "must have a tty" in low:
+            return errors.SudoTtyRequired(f"sudo on the host: {last}")
+        if "incorrect password" in low or "sorry, try again" in low:
+            return errors.SudoPasswordWrong("sudo on the host did not take the password")
+        if "password is required" in low or "no password was provided" in low:
+            return errors.SudoPasswordRequired("sudo on the host asks for a password")
+        return errors.SudoDenied(f"sudo on the host: {last}")
+    if "No module named" in text or "ImportError" in text:
+        return errors.PythonIncomplete(f"the host's Python is incomplete: {last}")
+    if "may not run sudo" in low or "not in the sudoers" in low:
+        return errors.SudoDenied(f"sudo on the host: {last}")
+    said = last or stdout.decode("utf-8", "replace").strip()[-200:]
+    if status == 127 and "sudo" in low:
+        return errors.SudoDenied(f"sudo was not found on the host: {said}")
+    return errors.AgentFailed(
+        f"the agent did not start (status {status})" + (f": {said}" if said else "")
+    )
+
+
+def lost(status: int | None, signal: str | None, stderr: bytes) -> errors.FleetError:
+    """Why a running agent's channel ended. Neither status nor signal is a lost session."""
+    text = stderr.decode("utf-8", "replace").strip()
+    last = text.splitlines()[-1] if text else ""
+    if status is None and signal is None:
+        return errors.SessionLost("the connection ended without an exit status")
+    ending = f"signal {signal}" if signal else f"status {status}"
+    return errors.AgentFailed(f"the agent ended ({ending})" + (f": {last}" if last else ""))
