@@ -88,10 +88,10 @@ def _fold_shape(members: list[str], limit: int) -> str:
         return members[0]
     columns = list(zip(*(_DIGITS.findall(member) for member in members), strict=True))
     several = sum(len(set(column)) > 1 for column in columns) > 1
-    texts = iter(columns)
+    left = iter(columns)
 
     def one(_match: re.Match[str]) -> str:
-        values = set(next(texts))
+        values: set[str] = set(next(left))
         if len(values) == 1:
             return values.pop()
         plain = all(value == str(int(value)) for value in values)

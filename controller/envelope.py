@@ -319,3 +319,9 @@ def finish(envelope: Envelope, exit_code: int) -> Envelope:
 def worst(verdicts: Iterable[Verdict]) -> Verdict:
     """The worst of *verdicts*; ``nothing_to_do`` where there is none."""
     return min(verdicts, key=VERDICTS.index, default="nothing_to_do")
+
+
+def reading_of(entry: HostEntry, probe: str) -> Any:
+    """What *probe* measured on that host; ``None`` where it gave no reading."""
+    answer = entry["readings"].get(probe)
+    return answer["reading"] if answer else None

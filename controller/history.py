@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import json
 import os
-import stat
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,6 +21,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from fleetmem.controller.envelope import (
+    HOST_OUTCOMES,
+    VERDICTS,
     Envelope,
     HostEntry,
     Plan,
@@ -31,6 +32,8 @@ from fleetmem.controller.envelope import (
     now,
 )
 from fleetmem.controller.errors import HistoryUnavailable, UsageError
+from fleetmem.controller.history_schema import MIGRATIONS
+from fleetmem.controller.state_directory import on_network, own_directory, state_directory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -38,9 +41,6 @@ if TYPE_CHECKING:
 
 BUSY_SECONDS = 20.0
 """How long one process waits for another one's transaction."""
-
-_NETWORK = ("nfs", "cifs", "smb", "9p", "lustre", "ceph", "afs", "gpfs", "beegfs", "fuse.")
-"""File systems on which SQLite's shared memory (WAL) is not safe."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,6 @@ class RunRow:
     verdicts: dict[str, int]
 
 
-def state_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the history lies; a relative XDG_STATE_HOME is ignored, as its standard says."""
-    base = environ.get("XDG_STATE_HOME", "")
-    root = Path(base) if base.startswith("/") else Path(os.path.expanduser("~/.local/state"))
-    return root / "fleetmem"
-
-
 def open_history(
     directory: Path | None = None, warn: Callable[[str], None] = lambda text: None
 ) -> History:
@@ -73,7 +66,7 @@ def open_history(
     directory = directory or state_directory()
     path = directory / "history.sqlite"
     try:
-        _own_directory(directory)
+        own_directory(directory)
         os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600))
         database = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
@@ -82,7 +75,7 @@ def open_history(
         raise HistoryUnavailable(f"{path}: {_reason(error)}") from None
     history = History(database, path, warn)
     try:
-        history.prepare(on_network=_file_system(directory).startswith(_NETWORK))
+        history.prepare(shared=on_network(directory))
     except BaseException:
         database.close()
         raise
@@ -114,12 +107,12 @@ class History:
         """Close the database; a second call does nothing."""
         self._database.close()
 
-    def prepare(self, on_network: bool) -> None:
+    def prepare(self, shared: bool) -> None:
         """Set the journal mode and bring the tables to the newest version."""
         with self._must():
             self._database.execute("PRAGMA synchronous=NORMAL")
-            mode = self._journal_mode("DELETE" if on_network else "WAL")
-            if on_network:
+            mode = self._journal_mode("DELETE" if shared else "WAL")
+            if shared:
                 self._warn(
                     f"{self.path.parent} lies on a network file system: history uses the "
                     f"{mode.upper()} journal, keep it to one machine at a time"
@@ -225,12 +218,16 @@ class History:
         )
         return [
             RunRow(
-                *row[:5],
-                targeted=len(json.loads(row[5])),
-                outcomes=self._counts("outcome", row[0]),
-                verdicts=self._counts("verdict", row[0]),
+                run_id,
+                command,
+                started,
+                finished,
+                exit_code,
+                len(json.loads(targeted)),
+                self._counts("outcome", run_id),
+                self._counts("verdict", run_id),
             )
-            for row in rows
+            for run_id, command, started, finished, exit_code, targeted in rows
         ]
 
     def find_run(self, prefix: str) -> str:
@@ -274,8 +271,6 @@ class History:
     def hosts_by(self, prefix: str, outcome: str) -> list[str]:
         """Hosts of a run with that outcome or verdict (``all`` for every one), for
         ``-H @run:ID:OUTCOME``. UsageError for a word that is neither."""
-        from fleetmem.controller.envelope import HOST_OUTCOMES, VERDICTS
-
         if outcome not in (*HOST_OUTCOMES, *VERDICTS, "all"):
             known = " ".join(HOST_OUTCOMES)
             raise UsageError(f"{outcome!r} is no outcome", f"outcomes: {known} all; or a verdict")
@@ -342,8 +337,6 @@ class History:
                 time.sleep(0.02)
 
     def _migrate(self) -> None:
-        from fleetmem.controller.history_schema import MIGRATIONS
-
         have = int(self._database.execute("PRAGMA user_version").fetchone()[0])
         if have > len(MIGRATIONS):
             raise HistoryUnavailable(
@@ -397,36 +390,6 @@ class History:
             if not self._given_up:
                 self._warn(f"this run is not recorded: {error.message}")
             self._given_up = True
-
-
-def _own_directory(directory: Path) -> None:
-    """Create it for us alone, or check that it is; OSError where it is not ours."""
-    directory.parent.mkdir(parents=True, exist_ok=True)
-    directory.mkdir(mode=0o700, exist_ok=True)
-    info = directory.lstat()
-    if not stat.S_ISDIR(info.st_mode):
-        raise OSError("the state directory is a link or no directory")
-    if info.st_uid != os.geteuid():
-        raise OSError(f"the state directory belongs to uid {info.st_uid}, not to you")
-    if info.st_mode & 0o077:
-        directory.chmod(0o700)
-
-
-def _file_system(directory: Path) -> str:
-    """Type of the file system that *directory* lies on; empty where the kernel cannot say."""
-    best, kind = "", ""
-    where = os.path.realpath(directory)
-    try:
-        mounts = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ""
-    for line in mounts.splitlines():
-        fields, _, rest = line.partition(" - ")
-        mount = fields.split()[4].replace("\\040", " ")
-        inside = where == mount or where.startswith(mount.rstrip("/") + "/")
-        if inside and len(mount) >= len(best):
-            best, kind = mount, rest.split()[0]
-    return kind
 
 
 def _reason(error: BaseException) -> str:
