@@ -1,0 +1,222 @@
+"""The process that owns a lab: starts its hosts, watches, and ends them.
+
+Every host's pid 1 is a child of this process and dies with it (parent-death signal), and
+a pid namespace dies with its pid 1: nothing survives, however this process ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NoReturn
+
+from tests.lab import address, build, devices, files, host, kernel, state
+
+SECONDS_TO_ANSWER = 30.0
+SECONDS_TO_DIE = 20.0
+
+
+@dataclass
+class Running:
+    """What exists so far of a lab that starts."""
+
+    directory: Path
+    created: bool
+    pids: dict[str, int] = field(default_factory=dict)
+    consoles: list[int] = field(default_factory=list)
+
+
+def main() -> int:
+    """Argument: the wish as JSON; its ``fd`` is a socket to the starter."""
+    wish = json.loads(sys.argv[1])
+    starter = socket.socket(fileno=wish["fd"])
+    starter.set_inheritable(False)
+    stop = _stop_signals()
+    directory = Path(wish["dir"])
+    created = not directory.exists()
+    try:
+        lock = state.claim(directory)
+    except build.LabError as error:
+        _tell(starter, {"error": str(error)})
+        return 1
+    running = Running(directory, created)
+    try:
+        watched = _watch(wish["while_pid"])
+        answer = _start(running, wish, starter, stop)
+        _tell(starter, answer)
+        if starter.recv(1) == b"k":
+            starter.close()
+            _wait([stop, *watched])
+        return 0
+    except (build.LabError, OSError) as error:
+        _tell(starter, {"error": str(error)})
+        return 1
+    except Exception as error:  # noqa: BLE001 - nobody reads this process's stderr
+        _tell(starter, {"error": f"the lab broke: {error!r}"})
+        return 1
+    finally:
+        _end(running)
+        os.close(lock)
+
+
+def _tell(starter: socket.socket, answer: dict[str, object]) -> None:
+    try:
+        starter.sendall(json.dumps(answer).encode() + b"\n")
+    except OSError:
+        return  # the starter is gone: the following read says so
+
+
+def _stop_signals() -> int:
+    """A file that becomes readable when this process is asked to end."""
+    reader, writer = os.pipe2(os.O_CLOEXEC | os.O_NONBLOCK)
+    signal.set_wakeup_fd(writer)
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+        signal.signal(number, lambda *_: None)
+    return reader
+
+
+def _watch(pid: int | None) -> list[int]:
+    if pid is None:
+        return []
+    try:
+        return [os.pidfd_open(pid)]
+    except OSError as error:
+        raise build.LabError(f"--while {pid}: {error.strerror}") from None
+
+
+def _wait(fds: list[int]) -> None:
+    poll = select.poll()
+    for fd in fds:
+        poll.register(fd, select.POLLIN)
+    poll.poll()
+
+
+def _start(
+    running: Running, wish: dict[str, object], starter: socket.socket, stop: int
+) -> dict[str, object]:
+    directory = running.directory
+    count, gpus = int(str(wish["n"])), int(str(wish["gpus"]))
+    built = build.build(directory)
+    cache = build.loader_cache(built)
+    numbers, running.consoles = devices.gpu_numbers(gpus, directory)
+    net = bool(wish["net"])
+    base, reservation = address.reserve(str(directory), count)
+    names = [f"gh200-{index:02d}" for index in range(1, count + 1)]
+    key = state.client_key(directory)
+    specs = [
+        files.HostSpec(
+            name=name,
+            address=base.format(*divmod(index + 1, 250)),
+            port=address.PORT,
+            home=str(directory / name),
+            build=str(built),
+            loader_cache=str(cache),
+            gpus=numbers,
+            gpu_mib=int(str(wish["gpu_mib"])),
+            net=net,
+            expose=tuple(str(path) for path in wish["expose"]),  # type: ignore[attr-defined]
+        )
+        for index, name in enumerate(names)
+    ]
+    pipes: dict[int, str] = {}
+    for spec in specs:
+        files.write(spec, key)
+        listener = address.listen(spec.address) if net else None
+        pid, pipe = _fork_host(spec, listener)
+        running.pids[spec.name] = pid
+        pipes[pipe] = spec.name
+        if listener is not None:
+            listener.close()
+    state.record(directory, specs, running.pids, running.created)
+    _await_exec(pipes)
+    _await_answers(specs, starter, stop)
+    state.write_client_files(directory, specs)
+    # Kept open on purpose: the address range is ours while this process lives.
+    reservation.detach()
+    return {"hosts": {spec.name: f"{spec.address}:{spec.port}" for spec in specs}}
+
+
+def _fork_host(spec: files.HostSpec, listener: socket.socket | None) -> tuple[int, int]:
+    """(pid, pipe): the pipe ends empty when the host's pid 1 runs, else it tells why not."""
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    keeper = os.getpid()
+    kernel.unshare(kernel.CLONE_NEWPID)
+    pid = os.fork()
+    if pid == 0:
+        _child(lambda: host.become(spec, listener), writer, keeper)
+    kernel.setns(own, kernel.CLONE_NEWPID)
+    os.close(own)
+    os.close(writer)
+    return pid, reader
+
+
+def _child(become: Callable[[], None], writer: int, keeper: int) -> NoReturn:
+    try:
+        kernel.die_with_parent()
+        # /proc is still the keeper's: if it died before the line above, it is gone there.
+        if kernel.start_time(keeper) is None:
+            os._exit(1)
+        os.setsid()
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        signal.set_wakeup_fd(-1)
+        become()
+    except BaseException as error:  # noqa: BLE001 - a forked child must never return
+        os.write(writer, str(error).encode()[:4000] or b"failed")
+    finally:
+        os._exit(1)
+
+
+def _await_exec(pipes: dict[int, str]) -> None:
+    for pipe, name in pipes.items():
+        with os.fdopen(pipe, "rb") as file:
+            if said := file.read():
+                raise build.LabError(f"{name} did not start: {said.decode(errors='replace')}")
+
+
+def _await_answers(specs: list[files.HostSpec], starter: socket.socket, stop: int) -> None:
+    deadline = time.monotonic() + SECONDS_TO_ANSWER
+    waiting = list(specs)
+    while waiting:
+        waiting = [spec for spec in waiting if not address.answers(spec.address)]
+        if not waiting:
+            return
+        if time.monotonic() > deadline:
+            raise build.LabError(f"{waiting[0].name}: sshd does not answer{_log(waiting[0])}")
+        if select.select([starter, stop], [], [], 0.01)[0]:
+            raise build.LabError("interrupted")
+
+
+def _log(spec: files.HostSpec) -> str:
+    try:
+        lines = Path(spec.home, "sshd.log").read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    return f": {lines[-1]}" if lines else ""
+
+
+def _end(running: Running) -> None:
+    for pid in running.pids.values():
+        os.kill(pid, signal.SIGKILL)  # our own child, not reaped yet: the number is its own
+    deadline = time.monotonic() + SECONDS_TO_DIE
+    left = dict(running.pids)
+    while left and time.monotonic() < deadline:
+        left = {name: pid for name, pid in left.items() if os.waitpid(pid, os.WNOHANG)[0] == 0}
+        if left:
+            time.sleep(0.005)
+    devices.release(running.consoles)
+    if not left:
+        state.remove(running.directory, running.created)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
