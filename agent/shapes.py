@@ -7,7 +7,9 @@ Units end a name. ``None`` means "not known or not supported here", never zero.
 
 from __future__ import annotations
 
-from typing import Literal, TypedDict
+from typing import Literal
+
+from typing_extensions import TypedDict
 
 # --- gpu.devices ---------------------------------------------------------------------------
 

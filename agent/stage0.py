@@ -22,16 +22,15 @@ def main(argv):
         old = "%d.%d.%d" % sys.version_info[:3]
         test = ["-I", "-S", "-c", "import sys;sys.exit(sys.version_info < (3, 8))"]
         for name in ["python3.%d" % n for n in range(15, 7, -1)] if argv[3] == "look" else []:
-            if os.spawnvp(os.P_WAIT, name, [name] + test) == 0:
-                os.execvp(name, [name, "-I", "-S", "-c", WRAP, sys.argv[1]] + argv)
+            if os.spawnvp(os.P_WAIT, name, [name, *test]) == 0:
+                os.execvp(name, [name, "-I", "-S", "-c", WRAP, sys.argv[1], *argv])
         say(token, "python_too_old " + old + " " + sys.executable)
         return 69
     try:
-        import ctypes  # noqa: F401
-        import fcntl
+        for name in ("ctypes", "fcntl", "marshal", "pwd", "resource", "select", "zlib"):
+            __import__(name)
         import marshal
         import pwd
-        import select
         import zlib
     except ImportError as error:
         say(token, "python_incomplete " + str(error).replace("\n", " ") + " " + sys.executable)

@@ -32,7 +32,12 @@
     │   ├── RemoteDiskFull            remote_disk_full
     │   ├── AgentFailed               agent_failed
     │   ├── ProtocolMismatch          protocol_mismatch
-    │   └── CommandFailed             command_failed
+    │   ├── CommandFailed             command_failed
+    │   ├── ProbeFailed               probe_failed
+    │   ├── NvmlMissing               nvml_missing
+    │   ├── NvmlMismatch              nvml_mismatch
+    │   ├── NvmlHung                  nvml_hung
+    │   └── NvmlFailed                nvml_failed
     ├── TimedOut                      timed_out               3, outcome timed_out
     ├── NotAttempted                  not_attempted           3, outcome not_attempted
     ├── Refused                       refused                 7
@@ -319,6 +324,41 @@ class CommandFailed(HostFailed):
     remedy = "check command: in the inventory"
 
 
+class ProbeFailed(HostFailed):
+    """A reading that the command cannot do without was not given; its reason is named."""
+
+    code = "probe_failed"
+    remedy = "look at the reading with -o json"
+
+
+class NvmlMissing(HostFailed):
+    """The host has no libnvidia-ml.so.1: no NVIDIA driver, or not where the loader looks."""
+
+    code = "nvml_missing"
+    remedy = "install the driver, or leave the host out"
+
+
+class NvmlMismatch(HostFailed):
+    """The NVML library and the loaded kernel module are of different versions."""
+
+    code = "nvml_mismatch"
+    remedy = "reload the kernel module or reboot the host after the driver's update"
+
+
+class NvmlHung(HostFailed):
+    """NVML did not answer in time; it is not asked again while a process is stuck in it."""
+
+    code = "nvml_hung"
+    remedy = "look at the kernel's log for Xid lines; the driver may need a reboot"
+
+
+class NvmlFailed(HostFailed):
+    """NVML answers with an error; it is named."""
+
+    code = "nvml_failed"
+    remedy = "look at nvidia-smi and the kernel's log on the host"
+
+
 class TimedOut(FleetError):
     """The host did not finish within its deadline."""
 
@@ -433,6 +473,11 @@ def rows() -> list[tuple[str, int, str, str]]:
         for kind in _tree(FleetError)
         if kind is not FleetError
     ]
+
+
+def by_code(code: str) -> type[FleetError] | None:
+    """The class whose stable word is *code*."""
+    return next((kind for kind in _tree(FleetError) if kind.code == code), None)
 
 
 def _tree(kind: type[FleetError]) -> Iterator[type[FleetError]]:

@@ -1,0 +1,338 @@
+"""From classes and scope to a plan: whom to signal, what must come back, for how long. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import secrets
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Literal
+
+from fleetmem.controller import gpu_scope
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fleetmem.agent.shapes import GpuDevices
+    from fleetmem.controller.reclaim.classify import Ambiguity, Classified, Member
+    from fleetmem.controller.reclaim.options import ReclaimOptions
+    from fleetmem.controller.reclaim.survey import Survey
+
+TOLERANCE_BYTES = 64 << 20
+"""An idle handle costs a few MiB that no list names (3 MiB measured on an H200)."""
+
+LIFETIME = timedelta(minutes=15)
+TEARDOWN_SECONDS = 0.3
+UNPIN_BYTES_PER_SECOND = 7 * (1 << 30)
+RELEASE_BYTES_PER_SECOND = 50 * (1 << 30)
+"""From SIGKILL: 0.15-0.25 s for device memory, pinned host memory at 7 GiB/s (H200, 580)."""
+
+
+@dataclass(frozen=True)
+class Baseline:
+    """Used bytes of an idle GPU, and whether a run recorded them or they are assumed."""
+
+    used_bytes: int
+    source: Literal["recorded", "assumed"]
+
+
+@dataclass(frozen=True)
+class Target:
+    """A process the plan would signal; ``conditional`` ones only in the ``heirs`` rung."""
+
+    member: Member
+    conditional: bool
+
+
+@dataclass(frozen=True)
+class Spared:
+    """A process that touches a GPU in scope and is left alone, with the reason.
+
+    ``reach`` is the option that would include it, "" where none would.
+    """
+
+    member: Member
+    why: str
+    reach: str = ""
+
+
+@dataclass(frozen=True)
+class Bound:
+    """What one GPU's used memory must fall to; None where it cannot be known.
+
+    ``kept_bytes`` is what spared processes hold there.
+    """
+
+    index: int
+    before_bytes: int | None
+    baseline: Baseline
+    kept_bytes: int | None
+    bound_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Everything a reclaim of one host would do, pinned to identities, boot and epoch."""
+
+    id: str
+    created: datetime
+    boot_id: str
+    epoch: int
+    scope: tuple[int, ...]
+    targets: tuple[Target, ...]
+    spared: tuple[Spared, ...]
+    bounds: Mapping[int, Bound]
+    ambiguous: tuple[Ambiguity, ...]
+    expect_seconds: float
+    absent: tuple[str, ...] = ()
+
+    @property
+    def expires(self) -> datetime:
+        """After this moment the plan is refused."""
+        return self.created + LIFETIME
+
+    @property
+    def first(self) -> tuple[Target, ...]:
+        """Targets of the TERM and KILL rungs."""
+        return tuple(t for t in self.targets if not t.conditional)
+
+    def on(self, gpu: int) -> tuple[Target, ...]:
+        """Targets that hold memory of *gpu*."""
+        return tuple(t for t in self.targets if gpu in t.member.held)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What the hash covers: who would be signalled, where, against which bounds."""
+        return {
+            "boot_id": self.boot_id,
+            "epoch": self.epoch,
+            "scope": list(self.scope),
+            "targets": [[*t.member.key, t.conditional] for t in self.targets],
+            "bounds": {str(i): bound.bound_bytes for i, bound in sorted(self.bounds.items())},
+        }
+
+    @property
+    def hash(self) -> str:
+        """SHA-256 of :attr:`document`, hex."""
+        text = json.dumps(self.document, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+def make_plan(
+    survey: Survey,
+    classified: Classified,
+    options: ReclaimOptions,
+    baselines: Mapping[str, int],
+    now: datetime | None = None,
+) -> Plan:
+    """The plan for one host. *baselines*: recorded used bytes by GPU uuid.
+
+    UsageError where ``--gpu`` cannot be read; what it names but the host lacks is in
+    ``absent``.
+    """
+    scope, parts, absent = _gpus(survey, options)
+    chosen: dict[int, Target] = {}
+    spared: dict[int, Spared] = {}
+    for pid, member in sorted(classified.members.items()):
+        if member.may_hold and pid in options.pids:
+            member = replace(member, held=dict.fromkeys(member.may_hold))
+        reason = _spare(member, scope, parts, options)
+        if reason is None:
+            chosen[pid] = Target(member, conditional=False)
+        else:
+            spared[pid] = reason
+    _add_forks(classified, chosen, spared)
+    scope = _narrow(scope, chosen, spared, options)
+    targets = tuple(chosen.values())
+    rest = tuple(s for s in spared.values() if _touches(s.member, scope))
+    bounds = {
+        gpu: _bound(survey, classified, gpu, targets, rest, baselines.get(_uuid(survey, gpu)))
+        for gpu in scope
+    }
+    return Plan(
+        id=secrets.token_hex(4),
+        created=now or datetime.now(UTC),
+        boot_id=survey.facts["boot_id"],
+        epoch=survey.operations["epoch"],
+        scope=scope,
+        targets=targets,
+        spared=rest,
+        bounds=bounds,
+        ambiguous=tuple(row for row in classified.ambiguous if row.gpu in scope),
+        expect_seconds=expected_seconds([t.member for t in targets]),
+        absent=absent,
+    )
+
+
+def expected_seconds(members: list[Member]) -> float:
+    """Predicted time from the last KILL to the memory's return, from what is pinned and held."""
+    pinned = sum(m.process["pinned_bytes"] or 0 for m in members)
+    held = sum(m.held_bytes or 0 for m in members)
+    if not members:
+        return 0.0
+    seconds = TEARDOWN_SECONDS + pinned / UNPIN_BYTES_PER_SECOND
+    return round(seconds + held / RELEASE_BYTES_PER_SECOND / max(1, len(members)) / 10, 2)
+
+
+# --- scope ---------------------------------------------------------------------------------
+
+
+def _uuid(survey: Survey, gpu: int) -> str:
+    return survey.gpus[gpu]["uuid"]
+
+
+Parts = frozenset[tuple[int, int | None, int | None]]
+"""MIG instances in scope where their GPU as a whole is not: (GPU index, gi, ci)."""
+
+
+def _gpus(
+    survey: Survey, options: ReclaimOptions
+) -> tuple[tuple[int, ...], Parts, tuple[str, ...]]:
+    if options.gpu is None:
+        return tuple(sorted(survey.gpus)), frozenset(), ()
+    devices: GpuDevices = {
+        "driver_version": None,
+        "nvml_version": None,
+        "gpus": list(survey.gpus.values()),
+    }
+    found = gpu_scope.match(gpu_scope.parse(options.gpu), devices)
+    parts = frozenset((one.index, one.gi, one.ci) for one in found.instances)
+    return tuple(sorted({*found.indexes, *(p[0] for p in parts)})), parts, found.absent
+
+
+def _in_scope(member: Member, scope: tuple[int, ...], parts: Parts) -> list[int]:
+    """GPUs in scope that *member* holds, by the instance where only that is in scope."""
+    narrowed = {part[0] for part in parts}
+    return [
+        gpu
+        for gpu in scope
+        if gpu in member.held
+        and (gpu not in narrowed or any(p in parts for p in member.parts if p[0] == gpu))
+    ]
+
+
+def _narrow(
+    scope: tuple[int, ...],
+    chosen: Mapping[int, Target],
+    spared: Mapping[int, Spared],
+    options: ReclaimOptions,
+) -> tuple[int, ...]:
+    """With ``--pid`` or ``--user`` alone, the GPUs that those processes hold."""
+    if options.gpu is not None or not options.scoped:
+        return scope
+    wanted = {pid for pid, s in spared.items() if _named(s.member, options)}
+    held = {g for t in chosen.values() for g in t.member.held}
+    held |= {g for pid in wanted for g in spared[pid].member.held}
+    return tuple(gpu for gpu in scope if gpu in held)
+
+
+def _named(member: Member, options: ReclaimOptions) -> bool:
+    if options.pids and member.pid in options.pids:
+        return True
+    return options.user is not None and options.user in (
+        member.process["user"],
+        str(member.process["uid"]),
+    )
+
+
+def _touches(member: Member, scope: tuple[int, ...]) -> bool:
+    return not set(scope).isdisjoint({*member.held, *member.open_gpus})
+
+
+def _spare(
+    member: Member, scope: tuple[int, ...], parts: Parts, options: ReclaimOptions
+) -> Spared | None:
+    """Why *member* is left alone, or None where it is a target."""
+    process = member.process
+    in_scope = _in_scope(member, scope, parts)
+    if member.kind == "protected" and member.pid not in options.override_protected:
+        return Spared(member, member.why)
+    if not member.held:
+        if member.fork_of is not None:
+            return Spared(member, f"a fork of process {member.fork_of}; holds no memory itself")
+        if member.kind is None:
+            return Spared(member, member.why, f"--pid {member.pid}")
+        return Spared(member, _files_only(member))
+    if member.held and not in_scope:
+        others = ", ".join(str(gpu) for gpu in sorted(member.held))
+        return Spared(member, f"holds GPU {others} only, which is not in scope")
+    if member.kind == "foreign":
+        return Spared(member, member.why)
+    if member.kind == "in_use" and process["owner"]["state"] == "live":
+        stop = process["owner"]["stop_command"]
+        tail = f"; stop it with: {stop}" if stop else ""
+        return Spared(member, member.why + tail)
+    narrowed = bool(options.pids) or options.user is not None
+    if narrowed and not _named(member, options):
+        return Spared(member, f"{member.why}; not what --pid or --user names")
+    if not options.scoped and member.kind != "leftover":
+        reach = f"--gpu {','.join(map(str, sorted(member.held)))}"
+        return Spared(member, member.why, reach)
+    return None
+
+
+def _files_only(member: Member) -> str:
+    if "nvml" in member.evidence and not ({"fd", "mapping"} & set(member.evidence)):
+        return f"{member.why}; NVML names its number, but no file of the driver is seen in it"
+    return f"{member.why}; open files only, no memory"
+
+
+def _add_forks(
+    classified: Classified, chosen: dict[int, Target], spared: dict[int, Spared]
+) -> None:
+    """Forks of a target are planned too, for the ``heirs`` rung alone."""
+    for pid, member in sorted(classified.members.items()):
+        parent = member.fork_of
+        if parent is None or parent not in chosen or pid in chosen:
+            continue
+        if member.kind in ("protected", "foreign"):
+            continue
+        spared.pop(pid, None)
+        chosen[pid] = Target(member, conditional=True)
+
+
+# --- what must come back -------------------------------------------------------------------
+
+
+def _bound(
+    survey: Survey,
+    classified: Classified,
+    gpu: int,
+    targets: tuple[Target, ...],
+    spared: tuple[Spared, ...],
+    recorded: int | None,
+) -> Bound:
+    used = survey.used(gpu)
+    baseline = (
+        Baseline(recorded, "recorded")
+        if recorded is not None
+        else Baseline(_assumed(survey, gpu), "assumed")
+    )
+    kept: int | None = 0
+    for one in spared:
+        if gpu in one.member.held and not one.member.heir_of:
+            size = one.member.held[gpu]
+            kept = None if kept is None or size is None else kept + size
+    bound = None if kept is None else baseline.used_bytes + kept + TOLERANCE_BYTES
+    if bound is None and used is not None:
+        freed = [t.member.held[gpu] for t in targets if gpu in t.member.held]
+        known = [size for size in freed if size is not None]
+        if len(known) == len(freed):
+            bound = max(0, used - sum(known)) + TOLERANCE_BYTES
+    return Bound(gpu, used, baseline, kept, bound)
+
+
+def _assumed(survey: Survey, gpu: int) -> int:
+    """What an idle GPU uses, where no run recorded it.
+
+    With NVML's v2 numbers the reserve is counted apart, so idle is near zero; with v1 it
+    is part of used. What no list explains now counts up to the size of the reserve.
+    """
+    device = survey.gpus[gpu]
+    used, reserve = survey.used(gpu), device["reserved_bytes"] or 0
+    sizes = [p["used_bytes"] for p in survey.listed[gpu] if p["state"] != "implausible"]
+    known = [size for size in sizes if size is not None]
+    if used is None or len(known) != len(sizes):
+        return 0
+    return max(0, min(used - sum(known), reserve))

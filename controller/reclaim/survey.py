@@ -1,0 +1,128 @@
+"""The readings of one host, joined by pid: what touches which GPU, and how. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fleetmem.agent import shapes
+
+HEIR_CTL_BYTES = 1 << 20
+"""A CUDA context and its forks map far more of nvidiactl; monitoring tools at most a page."""
+
+
+@dataclass(frozen=True)
+class Survey:
+    """One look at a host. Process keys are pids; GPU keys NVML indexes; sizes bytes."""
+
+    facts: shapes.HostFacts
+    operations: shapes.HostOperations
+    gpus: Mapping[int, shapes.GpuDevice]
+    listed: Mapping[int, tuple[shapes.GpuProcess, ...]]
+    complete: Mapping[int, bool]
+    holders: Mapping[int, shapes.Holder]
+    holders_denied: int
+    processes: Mapping[int, shapes.Identity]
+    numa_file_bytes: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def identity_pids(self) -> list[int]:
+        """Pids whose identity a judgement needs."""
+        alive = {
+            p["pid"] for rows in self.listed.values() for p in rows if p["state"] == "alive"
+        }
+        return sorted(alive | set(self.holders))
+
+    def held(self, gpu: int) -> dict[int, int | None]:
+        """Live pids that NVML's plausible lists name on *gpu*, with their bytes."""
+        return {p["pid"]: p["used_bytes"] for p in self.listed[gpu] if p["state"] == "alive"}
+
+    def dead(self, gpu: int) -> dict[int, int | None]:
+        """Dead pids that NVML still names on *gpu*, with their bytes.
+
+        A number whose process has ended without being waited for is as dead as a free one.
+        """
+        rows = {p["pid"]: p["used_bytes"] for p in self.listed[gpu] if p["state"] == "dead"}
+        for pid, used in self.held(gpu).items():
+            process = self.processes.get(pid)
+            if process is not None and not process["alive"]:
+                rows[pid] = used
+        return rows
+
+    def listed_pids(self) -> set[int]:
+        """All live pids that any GPU's list names."""
+        return {
+            pid
+            for gpu in self.gpus
+            for pid in self.held(gpu)
+            if pid not in self.dead(gpu)
+        }
+
+    def open_gpus(self, pid: int) -> list[int]:
+        """GPUs whose node *pid* has open or mapped."""
+        holder = self.holders.get(pid)
+        if holder is None:
+            return []
+        minors = {f["minor"] for f in holder["gpus"]}
+        return [i for i, gpu in sorted(self.gpus.items()) if gpu["minor"] in minors]
+
+    def used(self, gpu: int) -> int | None:
+        """NVML's used bytes; on a NUMA GPU less the node's file pages, which are no holder's."""
+        device = self.gpus[gpu]
+        used, node = device["used_bytes"], device["numa_node"]
+        if used is None or node is None:
+            return used
+        return max(0, used - self.numa_file_bytes.get(node, 0))
+
+
+def heir_like(survey: Survey, pid: int) -> bool:
+    """Whether *pid* looks like the fork of a CUDA process, and like nothing else.
+
+    On no list of NVML, maps over 1 MiB of nvidiactl as only a CUDA context and its forks do,
+    and has no uvm mapping, which fork does not copy (measured on driver 580).
+    """
+    holder, process = survey.holders.get(pid), survey.processes.get(pid)
+    return (
+        holder is not None
+        and process is not None
+        and process["alive"]
+        and holder["ctl_map_bytes"] > HEIR_CTL_BYTES
+        and holder["uvm_map_bytes"] == 0
+        and pid not in survey.listed_pids()
+    )
+
+
+def one_family(processes: list[shapes.Identity]) -> bool:
+    """Same session, same dedicated control group, or same user and executable."""
+    if len({p["sid"] for p in processes}) <= 1:
+        return True
+    owned = {p["cgroup"] for p in processes}
+    dedicated = all(p["owner"]["kind"] not in ("none", "session") for p in processes)
+    if dedicated and len(owned) == 1:
+        return True
+    makes = {(p["uid"], p["exe"]) for p in processes}
+    return len(makes) == 1 and None not in {p["exe"] for p in processes}
+
+
+def descends_from(process: shapes.Identity, ancestor: shapes.Identity) -> bool:
+    """Whether *ancestor*, that very process, is above *process*."""
+    key = (ancestor["pid"], ancestor["start_time"])
+    return any((a["pid"], a["start_time"]) == key for a in process["ancestors"])
+
+
+def display_name(process: shapes.Identity) -> str:
+    """The name to show: the title's first word where a title was set, else comm.
+
+    comm is cut at 15 characters, so a first word that continues it is the fuller name.
+    """
+    comm, title = process["comm"], process["title"].strip()
+    word = title.split(" ", 1)[0]
+    base = word.rpartition("/")[2]
+    if base.startswith(comm):
+        return base
+    if "::" in title or (word and "/" not in word and not word.startswith("-") and comm in title):
+        return title.split(" ", 1)[0]
+    return comm or base or "?"

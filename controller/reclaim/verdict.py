@@ -1,0 +1,276 @@
+"""What became of each GPU in scope: a verdict, its evidence and the next step. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from fleetmem.controller.envelope import VERDICTS, Verdict
+from fleetmem.controller.reclaim.plan import TOLERANCE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fleetmem.controller.reclaim.classify import Classified, Member
+    from fleetmem.controller.reclaim.plan import Bound, Plan
+    from fleetmem.controller.reclaim.survey import Survey
+
+PINNED_AFTER_SECONDS = 60.0
+"""Public cases show memory without any process for over 30 s that then came back."""
+
+_GPU_LOST = ("GPU_IS_LOST", "GpuIsLost", "ResetRequired", "RESET_REQUIRED", "(15)", "(16)")
+
+
+@dataclass(frozen=True)
+class Climbed:
+    """What the ladder did and last saw. ``stuck``: killed identities that still run, with
+    the kernel's state. ``waited_seconds`` since the last signal; ``killed`` identities."""
+
+    acted: bool = False
+    killed: frozenset[tuple[int, int]] = frozenset()
+    stuck: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    waited_seconds: float = 0.0
+    falling: frozenset[int] = frozenset()
+    refused: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    drain_refused: str | None = None
+    unknown: str | None = None
+
+
+@dataclass(frozen=True)
+class GpuJudgement:
+    """The verdict over one GPU. ``next`` are commands, whole."""
+
+    index: int
+    verdict: Verdict
+    after_bytes: int | None
+    why: str
+    next: tuple[str, ...] = ()
+
+
+def planned(plan: Plan, survey: Survey, host: str) -> list[GpuJudgement]:
+    """Verdicts of a dry run: what is ``planned``, and what would stay as it is."""
+    rows = []
+    for gpu in plan.scope:
+        used = survey.used(gpu)
+        targets = plan.on(gpu)
+        if targets:
+            rows.append(GpuJudgement(gpu, "planned", used, f"{len(targets)} targets"))
+        else:
+            rows.append(untouched(plan, survey, gpu, host))
+    return rows
+
+
+def judge(
+    plan: Plan, after: Survey, members: Classified, climbed: Climbed, host: str
+) -> list[GpuJudgement]:
+    """Verdicts after the ladder, from one more look at the host."""
+    rows = []
+    for gpu in plan.scope:
+        if climbed.unknown:
+            rows.append(GpuJudgement(gpu, "unknown", after.used(gpu), climbed.unknown))
+        elif not plan.on(gpu):
+            rows.append(untouched(plan, after, gpu, host))
+        elif climbed.drain_refused:
+            rows.append(
+                GpuJudgement(gpu, "drain_refused", after.used(gpu), climbed.drain_refused)
+            )
+        else:
+            rows.append(_climbed(plan, after, members, climbed, gpu, host))
+    return rows
+
+
+def worst(rows: list[GpuJudgement]) -> Verdict:
+    """The worst verdict; ``nothing_to_do`` where there is no GPU in scope."""
+    return min((row.verdict for row in rows), key=VERDICTS.index, default="nothing_to_do")
+
+
+# --- GPUs the plan does not touch ----------------------------------------------------------
+
+
+def untouched(plan: Plan, survey: Survey, gpu: int, host: str) -> GpuJudgement:
+    """The verdict over a GPU without targets: who keeps it, or what is not explained."""
+    used, bound = survey.used(gpu), plan.bounds[gpu]
+    if used is None:
+        return _no_reading(survey, gpu)
+    for row in plan.ambiguous:
+        if row.gpu == gpu:
+            pids = ", ".join(map(str, row.candidates))
+            dead = ", ".join(map(str, row.dead))
+            why = f"NVML names dead {dead}; {pids} could have its files and are unrelated"
+            step = tuple(
+                f"fleetmem reclaim -H {host} --pid {pid} --dry-run" for pid in row.candidates
+            )
+            return GpuJudgement(gpu, "held_by", used, why, step)
+    keepers = [s for s in plan.spared if gpu in s.member.held]
+    kept = ", ".join(f"{s.member.name} {s.member.pid}" for s in keepers[:3])
+    explicit = [s for s in keepers if not s.reach]
+    if keepers and _within(used, bound):
+        forced = [s for s in explicit if s.member.kind in ("protected", "foreign", "in_use")]
+        verdict: Verdict = "nothing_to_do"
+        why = f"held by {kept}: " + "; ".join(dict.fromkeys(s.why for s in keepers[:3]))
+        steps = [f"fleetmem reclaim -H {host} {s.reach} --dry-run" for s in keepers if s.reach]
+        steps += [
+            s.member.process["owner"]["stop_command"] or ""
+            for s in forced
+            if s.member.process["owner"]["state"] == "live"
+        ]
+        return GpuJudgement(
+            gpu, verdict, used, why, tuple(dict.fromkeys(step for step in steps if step))
+        )
+    if _within(used, bound):
+        return GpuJudgement(gpu, "nothing_to_do", used, "at its baseline")
+    return _unexplained(plan, survey, gpu)
+
+
+def _unexplained(plan: Plan, survey: Survey, gpu: int) -> GpuJudgement:
+    """Used memory that no visible process accounts for."""
+    used, dead = survey.used(gpu), survey.dead(gpu)
+    device = survey.gpus[gpu]
+    if survey.holders_denied and survey.facts["uid"] != 0:
+        why = f"{survey.holders_denied} processes of others cannot be read by this user"
+        return GpuJudgement(gpu, "not_permitted", used, why, ("run as root, or set sudo: true",))
+    if device["numa_node"] is not None:
+        why = f"this GPU's memory is NUMA node {device['numa_node']}: host pages lie in it"
+        return GpuJudgement(gpu, "host_pages", used, why)
+    if dead and not any(gpu in survey.open_gpus(pid) for pid in survey.holders):
+        pids = ", ".join(map(str, sorted(dead)))
+        if survey.facts["init_pid_namespace"]:
+            why = f"NVML names dead {pids}, and no process has files of this GPU"
+            return GpuJudgement(gpu, "kernel_pinned", used, why)
+    where = "" if survey.facts["init_pid_namespace"] else " from inside this pid namespace"
+    why = f"no visible process accounts for it{where}"
+    return GpuJudgement(gpu, "cannot_attribute", used, why)
+
+
+def _no_reading(survey: Survey, gpu: int) -> GpuJudgement:
+    errors = "; ".join(survey.gpus[gpu]["errors"]) or "NVML gave no figure"
+    lost = any(word in errors for word in _GPU_LOST)
+    action = survey.gpus[gpu]["recovery_action"]
+    verdict: Verdict = "driver_wedged" if lost else "cannot_attribute"
+    tail = f"; the driver asks for: {action}" if action not in (None, "none") else ""
+    return GpuJudgement(gpu, verdict, None, errors + tail)
+
+
+def _within(used: int, bound: Bound) -> bool:
+    return bound.bound_bytes is not None and used <= bound.bound_bytes
+
+
+# --- GPUs the ladder was climbed for -------------------------------------------------------
+
+
+def _climbed(
+    plan: Plan, after: Survey, members: Classified, climbed: Climbed, gpu: int, host: str
+) -> GpuJudgement:
+    used, bound = after.used(gpu), plan.bounds[gpu]
+    if used is None:
+        return _no_reading(after, gpu)
+    alive = [t.member for t in plan.on(gpu) if _lives(after, t.member.key)]
+    if not alive and _within(used, bound):
+        return GpuJudgement(gpu, "reclaimed", used, "at most baseline and what spared ones keep")
+    if alive:
+        return _still_alive(alive, climbed, gpu, used, host)
+    if bound.bound_bytes is None:
+        why = "targets are gone; sizes are not known here, so the rest cannot be checked"
+        return GpuJudgement(gpu, "cannot_attribute", used, why)
+    return _still_used(plan, after, members, climbed, gpu, used, host)
+
+
+def _lives(survey: Survey, key: tuple[int, int]) -> bool:
+    process = survey.processes.get(key[0])
+    return process is not None and process["start_time"] == key[1] and process["alive"]
+
+
+def _still_alive(
+    alive: list[Member], climbed: Climbed, gpu: int, used: int, host: str
+) -> GpuJudgement:
+    names = ", ".join(f"{m.name} {m.pid}" for m in alive[:3])
+    refused = [climbed.refused[m.key] for m in alive if m.key in climbed.refused]
+    killed = [m for m in alive if m.key in climbed.killed]
+    if refused:
+        verdict: Verdict = "not_permitted" if "permitted" in refused[0].lower() else "held_by"
+        return GpuJudgement(gpu, verdict, used, f"{names}: {refused[0]}")
+    if killed:
+        states = {climbed.stuck.get(m.key, "?") for m in killed}
+        why = f"{names}: SIGKILL is pending, kernel state {', '.join(sorted(states))}"
+        return GpuJudgement(gpu, "unkillable", used, why)
+    step = f"fleetmem reclaim -H {host} --gpu {gpu} --up-to heirs --dry-run"
+    return GpuJudgement(gpu, "held_by", used, f"{names} still runs", (step,))
+
+
+def _still_used(  # noqa: PLR0911  one return a verdict
+    plan: Plan,
+    after: Survey,
+    members: Classified,
+    climbed: Climbed,
+    gpu: int,
+    used: int,
+    host: str,
+) -> GpuJudgement:
+    """All targets are gone and the memory is not back: who has it, or what the kernel does."""
+    known = {t.member.key for t in plan.targets} | {s.member.key for s in plan.spared}
+    now = [m for m in members.members.values() if gpu in m.held]
+    fresh = [m for m in now if m.key not in known]
+    heirs = [m for m in fresh if m.heir_of]
+    if heirs:
+        names = ", ".join(f"{m.name} {m.pid}" for m in heirs[:3])
+        why = f"{names} inherited the files of a target and is not in this plan"
+        return GpuJudgement(gpu, "held_by", used, why, (_again(host, gpu),))
+    for row in members.ambiguous:
+        if row.gpu == gpu:
+            pids = ", ".join(map(str, row.candidates))
+            steps = tuple(f"fleetmem reclaim -H {host} --pid {p} --dry-run" for p in row.candidates)
+            why = f"{pids} could have the files of a dead target and are unrelated"
+            return GpuJudgement(gpu, "held_by", used, why, steps)
+    if fresh:
+        names = ", ".join(f"{m.name} {m.pid} (parent {m.process['ppid']})" for m in fresh[:3])
+        return GpuJudgement(gpu, "respawned", used, f"new since the plan: {names}")
+    grown = _grown(plan, now, gpu)
+    if grown:
+        names = ", ".join(f"{m.name} {m.pid}" for m in grown[:3])
+        why = f"the memory moved to {names}: it imported it over CUDA IPC"
+        step = f"fleetmem reclaim -H {host} --pid {grown[0].pid} --dry-run"
+        return GpuJudgement(gpu, "held_by", used, why, (step,))
+    if gpu in climbed.falling or climbed.waited_seconds < max(
+        PINNED_AFTER_SECONDS, 4 * plan.expect_seconds
+    ):
+        why = f"no process has it; {climbed.waited_seconds:.0f} s after the last signal"
+        return GpuJudgement(gpu, "releasing", used, why, (_again(host, gpu),))
+    if after.gpus[gpu]["numa_node"] is not None:
+        node = after.gpus[gpu]["numa_node"]
+        return GpuJudgement(gpu, "host_pages", used, f"host pages lie in NUMA node {node}")
+    why = f"no process has it, and it is not back after {climbed.waited_seconds:.0f} s"
+    return GpuJudgement(gpu, "kernel_pinned", used, why)
+
+
+def _grown(plan: Plan, now: list[Member], gpu: int) -> list[Member]:
+    before = {s.member.key: s.member.held.get(gpu) for s in plan.spared}
+    grown = []
+    for member in now:
+        old, new = before.get(member.key), member.held.get(gpu)
+        if member.key in before and new is not None and new > (old or 0) + TOLERANCE_BYTES:
+            grown.append(member)
+    return grown
+
+
+def _again(host: str, gpu: int) -> str:
+    return f"fleetmem reclaim -H {host} --gpu {gpu} --dry-run"
+
+
+ADVICE: dict[Verdict, str] = {
+    "unknown": "A change was begun and its end was not seen. Look again before anything else.",
+    "driver_wedged": "The driver answers no more for this GPU. Drain the host; a GPU reset or a "
+    "reboot is a person's decision.",
+    "unkillable": "SIGKILL is pending and the kernel does not end the process. Unblock the file "
+    "system or device it waits for; else only a reboot helps.",
+    "kernel_pinned": "No process holds it: look for RDMA peers (nvidia-peermem, gdrdrv), "
+    "nvidia-fs, or plan a GPU reset.",
+    "respawned": "A supervisor starts it again. Stop the supervisor, not the process.",
+    "held_by": "Somebody outside the plan holds it; the evidence names who.",
+    "host_pages": "Linux pages lie in this GPU's memory; ending processes does not free them.",
+    "cannot_attribute": "Look from the host's own pid namespace, as root.",
+    "not_permitted": "Connect as root, or set sudo: true for the host.",
+    "protected": "The holder is on the protect list; --override-protected names one process.",
+    "drain_refused": "Stop the traffic first, or say --no-drain.",
+    "releasing": "The memory is still on its way back. Look again.",
+}
+"""One sentence for a person, by verdict."""
