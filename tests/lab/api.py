@@ -1,8 +1,8 @@
 """Test labs for Python: start, reach into, hold GPUs, end.
 
-    with lab(n=2) as hosts:
-        hog = hosts.hog("gh200-01", "orphan", gpu=0, mib=92000)
-        assert hosts.exec("gh200-01", "kill", str(hog.holders[0])).returncode == 0
+with lab(n=2) as hosts:
+    hog = hosts.hog("gh200-01", "orphan", gpu=0, mib=92000)
+    assert hosts.exec("gh200-01", "kill", str(hog.holders[0])).returncode == 0
 """
 
 from __future__ import annotations
@@ -126,6 +126,10 @@ class Lab:
         title: str | None = None,
     ) -> Hog:
         """Starts a GPU memory holder over ssh; see hogs.KINDS."""
+        if kind == "second-node":  # as a container runtime does: nodes of its own, by root
+            made = self.exec(host, "/run/lab/hog", "make-nodes")
+            if made.returncode:
+                raise LabError(made.stderr.strip())
         done = self.ssh(host, hog_command(kind, gpu, mib, title), user)
         return parse_hog(done)
 
@@ -186,7 +190,7 @@ def up(
                 start_new_session=True,
                 pass_fds=[theirs.fileno()],
                 cwd=ROOT,
-            ).returncode = 0  # ends on its own; never waited for
+            ).wait()
         with ours.makefile("rb") as answers:
             line = answers.readline()
         if not line:
@@ -227,7 +231,7 @@ def down(directory: Path) -> None:
             os.close(fd)
     _await_hosts(found)
     if (directory / state.RECORD).exists():  # the keeper was killed and left its files
-        os.close(state.claim(directory))
+        os.close(state.claim(directory, False))
         state.remove(directory, bool(found.get("created", False)))
 
 

@@ -240,6 +240,20 @@ static unsigned long long own_start(void)
     return at ? strtoull(at, NULL, 10) : 0;
 }
 
+static void need_gpu(void)
+{
+    char line[1024], word[32];
+    FILE *file = fopen("/run/nvml-sim/gpus", "re");
+    int found = 0;
+    snprintf(word, sizeof word, "index=%d", gpu);
+    while (file && fgets(line, sizeof line, file))
+        for (char *rest = line, *at; (at = strsep(&rest, " \t\n"));)
+            found |= strcmp(at, word) == 0;
+    if (!found)
+        die("no GPU %d here", gpu);
+    fclose(file);
+}
+
 /* The file's lock lives as long as the driver's file would: over fork, not over exec. */
 static void take_charge(const char *rule)
 {
@@ -508,6 +522,7 @@ int main(int argc, char **argv)
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, NULL);
     struct found found = {0};
+    need_gpu();
     if (is("ambiguous-heirs"))
         start_two_families(&found);
     else

@@ -22,7 +22,6 @@ ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:
 def become(spec: HostSpec, listener: socket.socket | None) -> None:
     """Turns this process into pid 1 of the host. Never returns; raises where it cannot."""
     os.umask(0o022)
-    # ssh-keygen cannot see its parent's tty and needs none.
     key = f"{spec.home}/ssh_host_ed25519_key"
     made = subprocess.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", spec.name, "-f", key],
@@ -39,6 +38,7 @@ def become(spec: HostSpec, listener: socket.socket | None) -> None:
     kernel.sethostname(spec.name)
     opened = {path: os.open(path, os.O_PATH) for path in _sources(spec)}
     kernel.mount("proc", "/proc", "proc")
+    kernel.read_only("/sys")  # cgroups and kernel settings there are the machine's
     _run(spec, opened)
     _etc(spec, opened)
     _homes()
@@ -74,7 +74,11 @@ def _bind(fd: int, target: str) -> None:
 
 def _run(spec: HostSpec, opened: dict[str, int]) -> None:
     kernel.mount("tmpfs", "/run", "tmpfs", 0, "mode=0755")
-    places = {spec.home: "/run/host", f"{spec.build}/bin": "/run/lab", f"{spec.build}/nv": "/run/nv"}
+    places = {
+        spec.home: "/run/host",
+        f"{spec.build}/bin": "/run/lab",
+        f"{spec.build}/nv": "/run/nv",
+    }
     for source, target in places.items():
         os.mkdir(target)
         _bind(opened[source], target)
@@ -82,12 +86,11 @@ def _run(spec: HostSpec, opened: dict[str, int]) -> None:
     for shared in ("/run/lock", "/run/nvml-sim", "/run/nvml-sim/charges", "/run/nvml-sim/state"):
         os.mkdir(shared)
         os.chmod(shared, 0o755 if shared == "/run/nvml-sim" else 0o1777)
-    for name, uid, _ in (("root", 0, True), *USERS):
+    for uid in (0, *(uid for _, uid, _ in USERS)):
         runtime = f"/run/user/{uid}"
         os.makedirs(runtime, 0o755, exist_ok=True)
         os.chmod(runtime, 0o700)
         os.chown(runtime, uid, uid)
-        del name
     put(Path("/run/nvml-sim/gpus"), gpu_lines(spec))
     put(Path("/run/utmp"), "", 0o664)
 
@@ -147,14 +150,12 @@ def node(path: str, major: int, minor: int) -> None:
 
 
 def _bind_exposed(fd: int, path: str) -> None:
+    """The same path as on the machine; the way to it is passable for every user."""
     if stat.S_ISDIR(os.fstat(fd).st_mode):
         os.makedirs(path, exist_ok=True)
-        if not path.startswith(("/usr", "/opt", "/etc")):
-            # Make the way to it passable for other users, on the private file systems.
-            for parent in Path(path).parents:
-                if str(parent) in ("/root",):
-                    parent.chmod(0o711)
     else:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         Path(path).touch()
+    if path.startswith("/root/"):
+        os.chmod("/root", 0o711)
     _bind(fd, path)

@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from tests.lab import address, build, devices, files, host, kernel, state
 
@@ -36,6 +36,8 @@ class Running:
 
 def main() -> int:
     """Argument: the wish as JSON; its ``fd`` is a socket to the starter."""
+    if os.fork():
+        os._exit(0)  # the starter waits for this one, and has no child to reap later
     wish = json.loads(sys.argv[1])
     starter = socket.socket(fileno=wish["fd"])
     starter.set_inheritable(False)
@@ -43,7 +45,7 @@ def main() -> int:
     directory = Path(wish["dir"])
     created = not directory.exists()
     try:
-        lock = state.claim(directory)
+        lock = state.claim(directory, created)
     except build.LabError as error:
         _tell(starter, {"error": str(error)})
         return 1
@@ -100,10 +102,10 @@ def _wait(fds: list[int]) -> None:
 
 
 def _start(
-    running: Running, wish: dict[str, object], starter: socket.socket, stop: int
+    running: Running, wish: dict[str, Any], starter: socket.socket, stop: int
 ) -> dict[str, object]:
     directory = running.directory
-    count, gpus = int(str(wish["n"])), int(str(wish["gpus"]))
+    count, gpus = int(wish["n"]), int(wish["gpus"])
     built = build.build(directory)
     cache = build.loader_cache(built)
     numbers, running.consoles = devices.gpu_numbers(gpus, directory)
@@ -120,9 +122,9 @@ def _start(
             build=str(built),
             loader_cache=str(cache),
             gpus=numbers,
-            gpu_mib=int(str(wish["gpu_mib"])),
+            gpu_mib=int(wish["gpu_mib"]),
             net=net,
-            expose=tuple(str(path) for path in wish["expose"]),  # type: ignore[attr-defined]
+            expose=tuple(wish["expose"]),
         )
         for index, name in enumerate(names)
     ]
@@ -135,7 +137,7 @@ def _start(
         pipes[pipe] = spec.name
         if listener is not None:
             listener.close()
-    state.record(directory, specs, running.pids, running.created)
+    state.record(directory, running.created, specs, running.pids)
     _await_exec(pipes)
     _await_answers(specs, starter, stop)
     state.write_client_files(directory, specs)

@@ -17,6 +17,10 @@ MS_MOVE = 0x2000
 MS_REC = 0x4000
 MS_PRIVATE = 0x40000
 
+AT_RECURSIVE = 0x8000
+MOUNT_ATTR_RDONLY = 1
+SYS_MOUNT_SETATTR = 442  # the same number on every architecture
+
 SIGKILL = 9
 PR_SET_PDEATHSIG = 1
 PR_SET_NAME = 15
@@ -53,6 +57,15 @@ def mount(
             data.encode() if data else None,
         ),
         f"mount {target}",
+    )
+
+
+def read_only(path: str) -> None:
+    """Makes every mount at and below ``path`` read-only."""
+    wish = (ctypes.c_uint64 * 4)(MOUNT_ATTR_RDONLY, 0, 0, 0)
+    _check(
+        _libc.syscall(SYS_MOUNT_SETATTR, -100, path.encode(), AT_RECURSIVE, wish, 32),
+        f"read-only {path}",
     )
 
 

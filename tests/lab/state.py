@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from tests.lab import kernel
@@ -17,8 +18,12 @@ LOCK, RECORD = "lab.lock", "lab.json"
 CLIENT = ("id_ed25519", "id_ed25519.pub", "known_hosts", "inventory.yaml")
 
 
-def claim(directory: Path) -> int:
-    """Makes the directory this process's lab; the open lock file is the claim."""
+def claim(directory: Path, created: bool) -> int:
+    """Makes the directory this process's lab; the open lock file is the claim.
+
+    ``created``: the directory goes with the lab. Raises LabError where another lab runs
+    there, or where somebody else's files lie.
+    """
     try:
         directory.mkdir(parents=True, exist_ok=True)
         lock = os.open(directory / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -33,8 +38,7 @@ def claim(directory: Path) -> int:
     if foreign:
         (directory / LOCK).unlink()
         raise LabError(f"{directory} is not empty: {foreign[0]}")
-    pid = os.getpid()
-    put(directory / RECORD, json.dumps({"pid": pid, "start": kernel.start_time(pid), "hosts": {}}))
+    record(directory, created)
     return lock
 
 
@@ -48,8 +52,14 @@ def load(directory: Path) -> dict[str, object]:
     return found
 
 
-def record(directory: Path, specs: list[HostSpec], pids: dict[str, int], created: bool) -> None:
-    """Replaces the record by one that names the hosts and their pid 1."""
+def record(
+    directory: Path,
+    created: bool,
+    specs: Sequence[HostSpec] = (),
+    pids: Mapping[str, int] | None = None,
+) -> None:
+    """Replaces the record: this process, and the hosts with their pid 1."""
+    pids = pids or {}
     hosts = {
         spec.name: {
             "address": spec.address,
@@ -84,8 +94,7 @@ def write_client_files(directory: Path, specs: list[HostSpec]) -> None:
         kind, key = Path(spec.home, "ssh_host_ed25519_key.pub").read_text("ascii").split()[:2]
         known.append(f"[{spec.address}]:{spec.port} {kind} {key}\n")
         rows.append(
-            f"  {spec.name}: {{address: {spec.address}, port: {spec.port}, "
-            'labels: {lab: "1"}}\n'
+            f'  {spec.name}: {{address: {spec.address}, port: {spec.port}, labels: {{lab: "1"}}}}\n'
         )
     names = [spec.name for spec in specs]
     digits = [name.rpartition("-")[2] for name in names]
