@@ -146,7 +146,7 @@ def node(name: str, dir_fd: Optional[int] = None) -> Optional[Node]:
     else:
         rc = _statx.call(where, place, AT_STATX_DONT_SYNC, STATX_TYPE_AND_INO, buffer)
     if rc == 0:
-        return _statx.fields(buffer)  # type: ignore[no-any-return]
+        return _statx.fields(buffer)
     number = _statx.errno()
     if number == 38:  # ENOSYS
         _statx.call = None

@@ -1,0 +1,115 @@
+"""``host.facts`` and ``host.operations``: what the host is, and what runs did to it."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from fleetmem.agent import ledger, sysroot
+from fleetmem.agent.declare import probe
+from fleetmem.agent.probes import tasks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Optional
+
+    from fleetmem.agent.shapes import HostFacts, HostOperations
+
+INIT_PID_NAMESPACE = 0xEFFFFFFC
+"""The kernel's fixed inode of the first pid namespace."""
+
+AGENT_NAME = "fleetmem"
+"""The agent's processes carry names that begin so."""
+
+
+def user_name(uid: int) -> Optional[str]:
+    """The account's name, ``None`` where the host has none for the number."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name.encode("utf-8", "replace").decode()
+    except (KeyError, OverflowError):
+        return None
+
+
+def namespace(pid: str, kind: str) -> Optional[int]:
+    """Inode of a namespace of a process, ``None`` where it may not be read."""
+    try:
+        inside = sysroot.link("/proc/%s/ns/%s" % (pid, kind)).partition("[")[2].rstrip("]")
+        return int(inside)
+    except (OSError, ValueError):
+        return None
+
+
+def uptime_seconds() -> float:
+    """Seconds since boot, sleep included."""
+    return float(sysroot.read("/proc/uptime").split()[0])
+
+
+def agent_pids(table: tasks.Table) -> List[int]:
+    """This process, its ancestors, and the other processes that this agent started."""
+    line = []
+    of_agent = set()
+    pid = os.getpid()
+    while pid and pid not in line:
+        line.append(pid)
+        found = table.get(pid)
+        if found is None:
+            break
+        if found.comm.startswith(AGENT_NAME):
+            of_agent.add(pid)
+        pid = found.ppid
+    if of_agent:
+        grown = True
+        while grown:
+            grown = False
+            for other in table.everyone():
+                if other.ppid in of_agent and other.pid not in of_agent:
+                    of_agent.add(other.pid)
+                    grown = True
+    return line + sorted(of_agent.difference(line))
+
+
+def _total_bytes() -> Optional[int]:
+    try:
+        for line in sysroot.text("/proc/meminfo").splitlines():
+            if line.startswith("MemTotal:"):
+                return int(line.split()[1]) * 1024
+    except (OSError, ValueError, IndexError):
+        pass
+    return None
+
+
+@probe("host.facts", timeout_seconds=5.0)
+def host_facts() -> HostFacts:
+    """Boot, kernel, user, pid namespace, the agent's own processes and where its records lie."""
+    kernel = os.uname()
+    uid = os.geteuid()
+    inside = namespace("self", "pid")
+    folder, reason = ledger.state_dir()
+    return {
+        "hostname": kernel.nodename,
+        "boot_id": sysroot.text("/proc/sys/kernel/random/boot_id").strip(),
+        "kernel": kernel.release,
+        "machine": kernel.machine,
+        "python": "%d.%d.%d" % sys.version_info[:3],
+        "page_size_bytes": os.sysconf("SC_PAGE_SIZE"),
+        "clock_ticks": os.sysconf("SC_CLK_TCK"),
+        "uptime_seconds": uptime_seconds(),
+        "uid": uid,
+        "user": user_name(uid),
+        "pid": os.getpid(),
+        "pid_namespace": inside,
+        "init_pid_namespace": inside == INIT_PID_NAMESPACE,
+        "agent_pids": agent_pids(tasks.Table()),
+        "systemd": sysroot.exists("/run/systemd/system"),
+        "total_bytes": _total_bytes(),
+        "state_dir": folder,
+        "state_dir_reason": reason,
+    }
+
+
+@probe("host.operations", timeout_seconds=5.0)
+def host_operations() -> HostOperations:
+    """The host's ledger: epoch, who holds the lock, and each signal that a run intended."""
+    return ledger.operations()

@@ -1,0 +1,209 @@
+"""Sockets of a network namespace: TCP from /proc, unix sockets and their peers from sock_diag."""
+
+from __future__ import annotations
+
+import os
+from sys import byteorder
+
+from fleetmem.agent import sysroot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import _socket
+    from typing import Dict, Iterator, Optional, Tuple
+
+    Pair = Tuple[bytes, bytes]
+
+TCP_ESTABLISHED = b"01"
+TCP_LISTEN = b"0A"
+UNIX_LISTEN = 10
+CONNECTION_TYPES = (1, 5)
+"""SOCK_STREAM and SOCK_SEQPACKET: they know when the other side has closed."""
+
+SYSTEM_PLACES = ("/run/", "/var/run/", "/dev/")
+"""Where services of the system listen: a connection there says nothing about an owner."""
+
+CLONE_NEWNET = 0x40000000
+AF_NETLINK, NETLINK_SOCK_DIAG = 16, 4
+SOCK_DIAG_BY_FAMILY = 20
+DUMP_REQUEST = 0x301  # NLM_F_REQUEST | NLM_F_DUMP
+NLMSG_ERROR, NLMSG_DONE = 2, 3
+UDIAG_SHOW_NAME_AND_PEER = 0x5
+ATTRIBUTE_NAME, ATTRIBUTE_PEER, ATTRIBUTE_SHUTDOWN = 0, 2, 6
+SHUT_BOTH_WAYS = 3
+
+
+class Unix:
+    """One unix socket. ``peer`` is the other end's inode, 0 where it has none (now).
+
+    ``closed``: it was connected, and the other end was closed by all who held it.
+    """
+
+    __slots__ = ("closed", "listens", "name", "peer")
+
+    def __init__(self, name: Optional[str], peer: int, closed: bool, listens: bool) -> None:
+        self.name = name
+        self.peer = peer
+        self.closed = closed
+        self.listens = listens
+
+
+class Sockets:
+    """The sockets of one network namespace, by inode."""
+
+    __slots__ = ("listening_ports", "pairs", "tcp_inodes", "unix", "unix_peers_known")
+
+    def __init__(self, pid: int, inside: bool) -> None:
+        """*pid* is a process in the namespace; *inside* is true where it is our own."""
+        self.listening_ports: Dict[int, int] = {}
+        self.pairs: Dict[int, Pair] = {}
+        self.tcp_inodes: Dict[Pair, int] = {}
+        for family in ("tcp", "tcp6"):
+            self._tcp("/proc/%d/net/%s" % (pid, family))
+        found = _by_diag(pid, inside)
+        self.unix_peers_known = found is not None
+        self.unix: Dict[int, Unix] = _by_proc(pid) if found is None else found
+
+    def _tcp(self, name: str) -> None:
+        try:
+            lines = sysroot.read(name, sysroot.LARGE).split(b"\n")
+        except OSError:
+            return
+        for line in lines[1:]:
+            parts = line.split(None, 10)
+            if len(parts) < 10:
+                continue
+            state = parts[3]
+            if state == TCP_LISTEN:
+                self.listening_ports[int(parts[9])] = int(parts[1].rpartition(b":")[2], 16)
+            elif state == TCP_ESTABLISHED:
+                pair = (parts[1], parts[2])
+                inode = int(parts[9])
+                self.pairs[inode] = pair
+                self.tcp_inodes[pair] = inode
+
+    def tcp_peer(self, inode: int) -> int:
+        """Inode of the other end of a connection within this host, 0 where it has none here."""
+        pair = self.pairs.get(inode)
+        return self.tcp_inodes.get((pair[1], pair[0]), 0) if pair else 0
+
+    def of_system(self, inode: int) -> bool:
+        """Whether one end of a unix connection is an endpoint of the system's own services."""
+        one = self.unix.get(inode)
+        other = self.unix.get(one.peer) if one is not None and one.peer else None
+        return any(
+            end is not None and end.name is not None and end.name.startswith(SYSTEM_PLACES)
+            for end in (one, other)
+        )
+
+
+def _by_proc(pid: int) -> Dict[int, Unix]:
+    """Unix sockets without their peers, which /proc does not tell."""
+    found: Dict[int, Unix] = {}
+    try:
+        lines = sysroot.read("/proc/%d/net/unix" % pid, sysroot.LARGE).split(b"\n")
+    except OSError:
+        return found
+    for line in lines[1:]:
+        parts = line.split(None, 7)
+        if len(parts) < 7:
+            continue
+        name = parts[7].decode("utf-8", "replace") if len(parts) > 7 else None
+        listens = bool(int(parts[3], 16) & 0x10000)
+        found[int(parts[6])] = Unix(name, 0, False, listens)
+    return found
+
+
+def _channel() -> _socket.socket:
+    import _socket
+
+    return _socket.socket(AF_NETLINK, _socket.SOCK_RAW, NETLINK_SOCK_DIAG)
+
+
+def _by_diag(pid: int, inside: bool) -> Optional[Dict[int, Unix]]:
+    """All unix sockets of a network namespace, ``None`` where the kernel does not tell."""
+    try:
+        channel = _channel() if inside else _elsewhere(pid)
+    except (ImportError, OSError):
+        return None
+    try:
+        channel.settimeout(1.0)
+        return dict(_dump(channel))
+    except (OSError, ValueError):
+        return None
+    finally:
+        channel.close()
+
+
+def _elsewhere(pid: int) -> _socket.socket:
+    """A netlink socket in another process's network namespace; OSError where refused."""
+    import ctypes
+
+    enter = ctypes.CDLL(None, use_errno=True).setns
+    home = os.open("/proc/self/ns/net", os.O_RDONLY)
+    try:
+        there = os.open(sysroot.path("/proc/%d/ns/net" % pid), os.O_RDONLY)
+        try:
+            if enter(there, CLONE_NEWNET):
+                raise OSError(ctypes.get_errno(), "setns")
+        finally:
+            os.close(there)
+        try:
+            return _channel()
+        finally:
+            if enter(home, CLONE_NEWNET):
+                raise SystemExit("cannot return to the own network namespace")
+    finally:
+        os.close(home)
+
+
+def _dump(channel: _socket.socket) -> Iterator[Tuple[int, Unix]]:
+    request = (
+        bytes((1, 0, 0, 0))  # AF_UNIX
+        + b"\xff\xff\xff\xff"  # every state
+        + bytes(4)
+        + UDIAG_SHOW_NAME_AND_PEER.to_bytes(4, byteorder)
+        + b"\xff" * 8
+    )
+    head = (
+        (16 + len(request)).to_bytes(4, byteorder)
+        + SOCK_DIAG_BY_FAMILY.to_bytes(2, byteorder)
+        + DUMP_REQUEST.to_bytes(2, byteorder)
+        + bytes(8)
+    )
+    channel.send(head + request)
+    while True:
+        data = channel.recv(1 << 17)
+        at = 0
+        while at + 16 <= len(data):
+            size = int.from_bytes(data[at : at + 4], byteorder)
+            kind = int.from_bytes(data[at + 4 : at + 6], byteorder)
+            if kind == NLMSG_DONE:
+                return
+            if kind == NLMSG_ERROR or size < 32:
+                raise ValueError("sock_diag refused")
+            yield _one(data[at + 16 : at + size])
+            at += (size + 3) & ~3
+
+
+def _one(body: bytes) -> Tuple[int, Unix]:
+    inode = int.from_bytes(body[4:8], byteorder)
+    name: Optional[str] = None
+    peer = shutdown = 0
+    at = 16
+    while at + 4 <= len(body):
+        size = int.from_bytes(body[at : at + 2], byteorder)
+        kind = int.from_bytes(body[at + 2 : at + 4], byteorder)
+        if size < 4:
+            break
+        value = body[at + 4 : at + size]
+        if kind == ATTRIBUTE_PEER:
+            peer = int.from_bytes(value[:4], byteorder)
+        elif kind == ATTRIBUTE_NAME:
+            name = value.rstrip(b"\0").replace(b"\0", b"@").decode("utf-8", "replace")
+        elif kind == ATTRIBUTE_SHUTDOWN:
+            shutdown = value[0]
+        at += (size + 3) & ~3
+    # A connection that was not accepted yet has no inode at its other end either.
+    closed = not peer and body[1] in CONNECTION_TYPES and shutdown == SHUT_BOTH_WAYS
+    return inode, Unix(name, peer, closed, body[2] == UNIX_LISTEN)
