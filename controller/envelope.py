@@ -236,7 +236,8 @@ class Summary(TypedDict):
 
 
 class Envelope(TypedDict):
-    """What every command answers with. ``error`` is there for an error of usage only."""
+    """What every command answers with. ``error`` is there where the run ended before any host
+    was tried; ``runs`` and ``settings`` are answers of the commands of that name."""
 
     schema: str
     run: Run
@@ -245,6 +246,8 @@ class Envelope(TypedDict):
     findings: list[Finding]
     summary: Summary
     error: NotRequired[Error]
+    runs: NotRequired[list[dict[str, Any]]]
+    settings: NotRequired[list[dict[str, Any]]]
 
 
 class EnvelopeError(ValueError):

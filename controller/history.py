@@ -269,8 +269,9 @@ class History:
         return envelope
 
     def hosts_by(self, prefix: str, outcome: str) -> list[str]:
-        """Hosts of a run with that outcome or verdict (``all`` for every one), for
+        """Hosts of a run with that outcome or verdict (``all`` or nothing for every one), for
         ``-H @run:ID:OUTCOME``. UsageError for a word that is neither."""
+        outcome = outcome or "all"
         if outcome not in (*HOST_OUTCOMES, *VERDICTS, "all"):
             known = " ".join(HOST_OUTCOMES)
             raise UsageError(f"{outcome!r} is no outcome", f"outcomes: {known} all; or a verdict")

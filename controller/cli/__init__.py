@@ -1,1 +1,106 @@
-"""."""
+"""``fleetmem`` at the shell: one file a command, loaded when it is called.
+
+:func:`main` is the only place that turns errors into lines and exit codes. Nothing here
+imports rich, asyncssh or pydantic, so that ``--help`` and mistakes are answered at once.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fleetmem.controller.envelope import Error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the process status. Never raises, except with ``--debug``'s help."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):
+            stream.reconfigure(errors="backslashreplace")
+    try:
+        status = _run(words)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status = 0
+    return status
+
+
+def _run(words: list[str]) -> int:
+    import click
+    from fleetmem.controller import errors
+    from fleetmem.controller.cli.commands import fleetmem
+
+    try:
+        status = fleetmem.main(words, prog_name="fleetmem", standalone_mode=False)
+        return status if isinstance(status, int) else 0
+    except click.exceptions.NoArgsIsHelpError as error:
+        print(error.format_message(), file=sys.stderr)
+        return error.exit_code
+    except click.ClickException as error:
+        context = getattr(error, "ctx", None)
+        hint = f"see {context.command_path} --help" if context else ""
+        return _failed(words, errors.UsageError(error.format_message(), hint))
+    except errors.FleetError as error:
+        return _failed(words, error)
+    except (KeyboardInterrupt, click.Abort):
+        return _failed(words, errors.Interrupted("interrupted"))
+    except BrokenPipeError:
+        raise
+    except Exception as error:  # noqa: BLE001 - the last line of defence
+        return _failed(words, errors.InternalError(f"{type(error).__name__}: {error}"))
+
+
+def _failed(words: list[str], error: Exception) -> int:
+    """Say what went wrong: one line (a list of mistakes: one each), the hint, the code."""
+    from fleetmem.controller.errors import FleetError
+    from fleetmem.controller.render.safe import safe
+
+    assert isinstance(error, FleetError)
+    if "--debug" in words:
+        import traceback
+
+        traceback.print_exc()
+    for line in error.message.splitlines() or [error.code]:
+        print(f"fleetmem: {safe(line)}", file=sys.stderr)
+    if error.hint:
+        print(f"hint: {safe(error.hint)}", file=sys.stderr)
+    output = option_value(words, "-o", "--output") or os.environ.get("FLEETMEM_OUTPUT", "")
+    if output in ("json", "jsonl"):
+        said: Error = {"code": error.code, "message": error.message, "hint": error.hint or None}
+        _print_envelope(words, error.exit_code, said, output)
+    return error.exit_code
+
+
+def _print_envelope(words: list[str], exit_code: int, error: Error, output: str) -> None:
+    from fleetmem.controller.envelope import error_envelope
+    from fleetmem.controller.render.data import to_json, to_jsonl
+
+    command = next((word for word in words if not word.startswith("-")), "")
+    envelope = error_envelope(command, exit_code, error)
+    text = to_json(envelope) if output == "json" else to_jsonl(envelope)
+    target = option_value(words, "", "--to")
+    if target and target != "-":
+        try:
+            with open(target, "w", encoding="ascii") as file:
+                file.write(text)
+                return
+        except OSError:  # the error itself may be about that file
+            pass
+    sys.stdout.write(text)
+
+
+def option_value(words: Sequence[str], short: str, long: str) -> str | None:
+    """The value of an option among *words* that may not be parseable as a whole."""
+    for at, word in enumerate(words):
+        if word in (short, long) and at + 1 < len(words):
+            return words[at + 1]
+        if word.startswith(long + "="):
+            return word[len(long) + 1 :]
+        if short and word.startswith(short) and not word.startswith("--") and word != short:
+            return word[len(short) :].removeprefix("=")
+    return None

@@ -6,6 +6,7 @@ Rows fold by (name pattern, owner, class); memory is shown once a GPU, ``"`` bel
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 from fleetmem.controller.aggregate import fold_names, fold_numbers, template
@@ -23,7 +24,7 @@ CLASS_STYLES = {
     "protected": "dim",
     "foreign": "foreign",
 }
-_HOSTS = 18
+_HOSTS = 16
 _MAX_SPARED = 24
 
 
@@ -51,18 +52,17 @@ def plan_lines(entries: Sequence[HostEntry], options: ReclaimOptions | None) -> 
 
 
 def _title(entries: Sequence[HostEntry], targets: int) -> Line:
-    hosts = safe(fold(entry["host"] for entry in entries))
-    first = entries[0]["reclaim"]["plan"] if len(entries) == 1 else None
-    if cells(hosts) > WIDTH // 2:
-        hosts = count(len(entries), "host")
-    parts = [hosts, _gpus(entries), "nothing has been changed"]
-    if len(entries) > 1:
-        with_targets = sum(bool(entry["reclaim"]["targets"]) for entry in entries)
-        parts.insert(
-            2, f"{count(targets, 'process', 'processes')} on {count(with_targets, 'host')}"
-        )
-    name = f"PLAN {safe(first['id'])}" if first else "PLAN"
-    return ((name, "bold"), ("  " + " · ".join(part for part in parts if part), ""))
+    """One host by name and plan; several by their number, the rows below name them."""
+    if len(entries) == 1:
+        plan = entries[0]["reclaim"]["plan"]
+        name = f"PLAN {safe(plan['id'])}" if plan else "PLAN"
+        parts = [safe(entries[0]["host"]), _gpus(entries)]
+    else:
+        name = "PLAN"
+        hosts = sum(bool(entry["reclaim"]["targets"]) for entry in entries)
+        what = f"{count(targets, 'process', 'processes')} on {hosts}"
+        parts = [count(len(entries), "host"), _gpus(entries), what]
+    return ((name, "bold"), (f"  {' · '.join([*parts, 'nothing has been changed'])}", ""))
 
 
 def _gpus(entries: Iterable[HostEntry]) -> str:
@@ -78,12 +78,12 @@ def _gpus(entries: Iterable[HostEntry]) -> str:
 def _header(many: bool) -> Line:
     if many:
         text = (
-            f"{'HOSTS':<{_HOSTS}} {'GPU':<5} {'USED MiB':>11}  {'HOLDER':<24} {'PID':>7}  "
-            f"{'OWNER':<17} CLASS"
+            f"{'HOSTS':<{_HOSTS}} {'GPU':<5} {'USED MiB':>12}  {'HOLDER':<24} {'PID':>7}  "
+            f"{'OWNER':<18}  CLASS"
         )
     else:
         text = (
-            f"{'GPU':<5} {'USED MiB':>10}  {'HOLDER':<26} {'PID':>7}  {'AGE':>5}  "
+            f"{'GPU':<7} {'USED MiB':>12}  {'HOLDER':<26} {'PID':>7}  {'AGE':>5}  "
             f"{'OWNER':<24}  CLASS"
         )
     return ((text, "dim"),)
@@ -117,23 +117,28 @@ def _target_row(
     pid = str(pids[0]) if len(targets) == 1 else f"{len(targets)} pids"
     owner = safe(fold_names(map(_owner, targets)))
     kind = targets[0]["class"]
-    style = CLASS_STYLES.get(kind, "")
-    if not many:
-        ages = [target.get("age_seconds") for target in targets]
-        known = [value for value in ages if value is not None]
-        text = (
-            f"{left(gpus, 5)} {right(used, 10)}  {left(name, 26)} {right(pid, 7)}  "
-            f"{right(age(max(known, default=None)), 5)}  {left(owner, 24)}  "
-        )
-        return [((text, ""), (kind.replace("_", " "), style))]
-    text = (
-        f" {left(gpus, 5)} {right(used, 11)}  {left(name, 24)} {right(pid, 7)}  {left(owner, 17)} "
-    )
-    return hosts_first(
-        (entry["host"] for entry, _ in group),
-        _HOSTS,
-        ((text, ""), (kind.replace("_", " "), style)),
-    )
+    tail = (kind.replace("_", " "), CLASS_STYLES.get(kind, ""))
+    names = wrap(name, 24 if many else 26)
+    owners = wrap(owner, 18 if many else 24)
+    if many:
+        first = f" {left(gpus, 5)} {right(used, 12)}  {left(names[0], 24)} {right(pid, 7)}  "
+        first += f"{left(owners[0], 18)}  "
+        hosts = (entry["host"] for entry, _ in group)
+        lines = hosts_first(hosts, _HOSTS, ((first, ""), tail))
+        indents = (_HOSTS + 21, 24 + 10)
+    else:
+        first = f"{left(gpus, 7)} {right(used, 12)}  {left(names[0], 26)} {right(pid, 7)}  "
+        first += f"{right(_oldest(targets), 5)}  {left(owners[0], 24)}  "
+        lines = [((first, ""), tail)]
+        indents = (22, 26 + 17)
+    for more, owned in zip_longest(names[1:], owners[1:], fillvalue=""):
+        lines.append(((" " * indents[0] + left(more, indents[1]) + owned, ""),))
+    return lines
+
+
+def _oldest(targets: Iterable[Target]) -> str:
+    ages = (target.get("age_seconds") for target in targets)
+    return age(max((value for value in ages if value is not None), default=None))
 
 
 def hosts_first(hosts: Iterable[str], width: int, rest: Line) -> list[Line]:
@@ -187,10 +192,10 @@ def _spared_row(group: Sequence[tuple[HostEntry, Spared]], many: bool) -> list[L
         who += f" ({user})"
     text = safe(f"{who}: {fold_names(row['why'] for row in spared)}")
     kind = spared[0]["class"]
-    wide = 59 if many else 72
-    first, *more = wrap(text, wide - 3)
-    head = f"{left(gpus, 5)} {right(used, 11 if many else 10)}  {left(first, wide - 3)} "
-    indent = " " * (19 if many else 0) + " " * (19 if many else 18)
+    wide = 54 if many else 67
+    first, *more = wrap(text, wide)
+    head = f"{left(gpus, 5 if many else 7)} {right(used, 12)}  {left(first, wide)}  "
+    indent = " " * (20 + _HOSTS + 1 if many else 22)
     under: list[Line] = [((indent + piece, "dim"),) for piece in more]
     tail = (kind.replace("_", " "), CLASS_STYLES.get(kind, ""))
     if not many:

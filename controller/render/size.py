@@ -29,7 +29,10 @@ def mib(size_bytes: int | None) -> str:
 
 
 def mib_span(sizes: Iterable[int | None]) -> str:
-    """The range of several sizes in MiB: ``92 049-137`` where they share their thousands."""
+    """The range of several sizes in MiB: ``92 049-137`` where they share their thousands.
+
+    Longer than 12 characters it does without the blanks.
+    """
     ends = span(sizes)
     if ends is None:
         return NONE
@@ -39,7 +42,8 @@ def mib_span(sizes: Iterable[int | None]) -> str:
     shared = low.rpartition(" ")[0]
     if shared and shared == high.rpartition(" ")[0]:
         return f"{low}-{high.rpartition(' ')[2]}"
-    return f"{low}-{high}"
+    text = f"{low}-{high}"
+    return text if len(text) <= 12 else text.replace(" ", "")
 
 
 def seconds(value: float | None) -> str:

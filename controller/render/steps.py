@@ -7,11 +7,11 @@ from collections.abc import Iterable, Sequence
 from fleetmem.controller.envelope import HostEntry, Rung
 from fleetmem.controller.render.line import WIDTH, Line, right, wrap
 from fleetmem.controller.render.safe import safe
-from fleetmem.controller.render.size import NONE, count, gib, seconds, seconds_span
+from fleetmem.controller.render.size import NONE, count, gib, seconds
 
 NAMES = {"term": "TERM", "kill": "KILL"}
 _INDENT = 58
-_OUTCOMES = {"partial": "warn", "refused": "bad", "failed": "bad"}
+_BAD = ("refused", "failed")
 
 
 def step_header() -> Line:
@@ -23,7 +23,8 @@ def step_header() -> Line:
 def step_lines(rung: Rung) -> list[Line]:
     """One rung of one host."""
     note = rung.get("why") or ""
-    if rung["outcome"] in _OUTCOMES or (rung["outcome"] == "not_applicable" and not note):
+    bad = rung["outcome"] in _BAD
+    if bad or (rung["outcome"] != "ok" and not note):
         note = f"{rung['outcome'].replace('_', ' ')}{': ' if note else ''}{note}"
     skipped = rung["outcome"] == "not_applicable"
     return _row(
@@ -34,12 +35,15 @@ def step_lines(rung: Rung) -> list[Line]:
         NONE if skipped else gib(rung["freed_bytes"]),
         seconds(rung["seconds"]),
         note,
-        _OUTCOMES.get(rung["outcome"], ""),
+        "bad" if bad else "",
     )
 
 
 def steps_over(entries: Iterable[HostEntry]) -> list[Line]:
-    """The rungs of several hosts, summed: one row a rung, in the order climbed."""
+    """The rungs of several hosts, summed: one row a rung, in the order climbed.
+
+    TIME is that of the slowest host.
+    """
     by_rung: dict[str, list[Rung]] = {}
     for entry in entries:
         for rung in entry["reclaim"]["rungs"] if "reclaim" in entry else ():
@@ -47,8 +51,8 @@ def steps_over(entries: Iterable[HostEntry]) -> list[Line]:
                 by_rung.setdefault(rung["rung"], []).append(rung)
     lines = [step_header()] if by_rung else []
     for name, rungs in by_rung.items():
-        bad = sum(rung["outcome"] in _OUTCOMES for rung in rungs)
-        note = f"on {count(len(rungs), 'host')}" + (f", not complete on {bad}" if bad else "")
+        bad = sum(rung["outcome"] in _BAD for rung in rungs)
+        note = f"on {count(len(rungs), 'host')}" + (f", not possible on {bad}" if bad else "")
         freed = [rung["freed_bytes"] for rung in rungs if rung["freed_bytes"] is not None]
         lines += _row(
             NAMES.get(name, name),
@@ -56,9 +60,9 @@ def steps_over(entries: Iterable[HostEntry]) -> list[Line]:
             _of(_sum(rung.get("gone") for rung in rungs), _sum(r.get("targets") for r in rungs)),
             _of(_sum(rung.get("held_gpus") for rung in rungs), _sum(r.get("gpus") for r in rungs)),
             gib(sum(freed)) if freed else NONE,
-            "",
-            f"{note} · {seconds_span(rung['seconds'] for rung in rungs)}",
-            "warn" if bad else "",
+            seconds(max((rung["seconds"] or 0 for rung in rungs), default=None)),
+            note,
+            "bad" if bad else "",
         )
     return lines
 

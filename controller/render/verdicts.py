@@ -215,16 +215,17 @@ def _stopped(section: Reclaim) -> int:
     return len(signalled) if section["verdict"] == "reclaimed" else 0
 
 
-def next_lines(entries: Iterable[HostEntry]) -> list[Line]:
+def next_lines(entries: Sequence[HostEntry]) -> list[Line]:
     """Whole commands to copy, equal ones of several hosts folded into one."""
     commands: dict[str, list[str]] = {}
+    single = len(entries) == 1
     for entry in entries:
         for command in entry["reclaim"]["next"] if "reclaim" in entry else ():
             commands.setdefault(_without_host(command, entry["host"]), []).append(entry["host"])
     lines: list[Line] = []
     for command, hosts in list(commands.items())[:_MAX_NEXT]:
         text = safe(command.replace("\0", shlex.quote(fold(hosts))))
-        where = "" if "\0" in command or len(commands) == 1 else f"    # {safe(fold(hosts))}"
+        where = "" if "\0" in command or single else f"    # {safe(fold(hosts))}"
         if cells(text + where) > WIDTH - 14:
             where = ""
         lines.append(

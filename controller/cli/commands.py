@@ -1,0 +1,53 @@
+"""The commands that exist. Their modules are imported when they are called."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+import click
+from fleetmem.agent.wire import PROTOCOL, SCHEMA
+
+from fleetmem import __version__
+
+COMMANDS = {
+    "reclaim": ("reclaim", "Get GPU memory back from leftover processes, and prove it."),
+    "hosts": ("hosts", "Show what a selector resolves to; --check connects."),
+    "runs": ("runs", "List recorded runs, or show one again."),
+    "config": ("config", "Show the settings in force and where they come from."),
+}
+"""Name → (module here, one line of help)."""
+
+
+class Commands(click.Group):
+    """A group that knows its commands' names and help without importing them."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names in the order people need them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command called *cmd_name*."""
+        if cmd_name not in COMMANDS:
+            return None
+        module = import_module(f"fleetmem.controller.cli.{COMMANDS[cmd_name][0]}")
+        command: click.Command = module.command
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, from the table above."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, about) for name, (_, about) in COMMANDS.items()])
+
+
+@click.group(
+    cls=Commands,
+    name="fleetmem",
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog="Exit codes: 0 ok, 2 usage, 3 some hosts failed, 4 none reached, 5 not recovered, "
+    "6 plan only, 7 refused, 8 unknown.",
+)
+@click.version_option(
+    __version__, message=f"%(prog)s %(version)s (protocol {PROTOCOL}, schema {SCHEMA})"
+)
+def fleetmem() -> None:
+    """Where did the memory go, on every GPU host at once, and get it back safely."""

@@ -1,0 +1,99 @@
+"""``fleetmem config``: the settings in force and where each comes from."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import click
+from fleetmem.controller.cli.options import (
+    FANOUT,
+    TIMEOUT_SECONDS,
+    Command,
+    Common,
+    common,
+    option,
+)
+from fleetmem.controller.cli.screen import Screen
+from fleetmem.controller.cli.values import span
+from fleetmem.controller.envelope import finish, new_envelope, new_run
+from fleetmem.controller.errors import UsageError
+from fleetmem.controller.render.line import Line, left
+from fleetmem.controller.render.safe import safe
+from fleetmem.controller.state_directory import state_directory
+
+
+@click.group("config", help="Show the settings in force and where they come from.")
+def command() -> None:
+    """A group: ``show``."""
+
+
+@command.command("show", cls=Command, help="Every setting with its value.")
+@option("--origin", is_flag=True, help="Also where each value comes from.")
+@common(hosts=None)
+def show(common: Common, origin: bool) -> int:
+    """Show the settings."""
+    screen = Screen(common)
+    try:
+        rows = settings()
+        if not origin:
+            rows = [{"name": row["name"], "value": row["value"]} for row in rows]
+        envelope = new_envelope(new_run("config show"), [], [])
+        envelope["settings"] = rows
+        screen.lines([_line(row) for row in rows])
+        screen.rows(finish(envelope, 0), rows)
+        screen.close()
+    finally:
+        screen.discard()
+    return 0
+
+
+def settings() -> list[dict[str, Any]]:
+    """Every setting: name, value, and the place that decided it."""
+    timeout = _from_environment("FLEETMEM_TIMEOUT", TIMEOUT_SECONDS)
+    try:
+        timeout["value"] = span(timeout["value"])
+    except click.BadParameter as error:
+        raise UsageError(f"FLEETMEM_TIMEOUT: {error.message}") from None
+    return [
+        {"name": "inventory", **_inventory()},
+        {"name": "fanout", **_from_environment("FLEETMEM_FANOUT", FANOUT)},
+        {"name": "timeout_seconds", **timeout},
+        {"name": "output", **_from_environment("FLEETMEM_OUTPUT", "table")},
+        {"name": "state_directory", **_state_directory()},
+    ]
+
+
+def _inventory() -> dict[str, Any]:
+    from fleetmem.controller.inventory import find
+
+    path, warnings = find(None)
+    if path is None:
+        origin = "there is none; " + (warnings[0] if warnings else "only localhost and user@host")
+    elif os.environ.get("FLEETMEM_INVENTORY"):
+        origin = "environment FLEETMEM_INVENTORY"
+    else:
+        origin = "found there"
+    return {"value": path, "origin": origin}
+
+
+def _state_directory() -> dict[str, Any]:
+    chosen = os.environ.get("XDG_STATE_HOME", "").startswith("/")
+    origin = "environment XDG_STATE_HOME" if chosen else "default"
+    return {"value": str(state_directory()), "origin": origin}
+
+
+def _from_environment(variable: str, default: Any) -> dict[str, Any]:
+    value = os.environ.get(variable)
+    if value:
+        return {"value": value, "origin": f"environment {variable}"}
+    return {"value": default, "origin": "default"}
+
+
+def _line(row: dict[str, Any]) -> Line:
+    value = "–" if row["value"] is None else safe(row["value"])
+    return (
+        (left(row["name"], 16) + "  ", "dim"),
+        (value, ""),
+        (f"  ({safe(row['origin'])})" if "origin" in row else "", "dim"),
+    )

@@ -1,0 +1,85 @@
+"""From the command line to :class:`fleetmem.Fleet` and back: loading, running, signals."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Any
+
+from fleetmem.controller.cli.options import Common
+from fleetmem.controller.envelope import Envelope
+from fleetmem.controller.errors import EXIT_SIGINT, EXIT_SIGTERM, Interrupted, Terminated
+
+_CODES = {signal.SIGINT: EXIT_SIGINT, signal.SIGTERM: EXIT_SIGTERM}
+
+
+def load_fleet(common: Common) -> Any:
+    """The fleet that the common options name; UsageError where they name none."""
+    from fleetmem.controller.fleet import FleetSettings
+
+    from fleetmem import Fleet
+
+    return Fleet.load(
+        inventory=common.inventory,
+        hosts=common.hosts,
+        exclude=common.exclude,
+        settings=FleetSettings(
+            fanout=common.fanout,
+            host_timeout_seconds=common.timeout_seconds,
+            accept_new_host_key=common.accept_new_host_key,
+            run_lookup=run_lookup,
+        ),
+    )
+
+
+def run_lookup(run: str, outcome: str) -> Iterable[str]:
+    """The hosts of ``@run:ID:OUTCOME``, from the history."""
+    from fleetmem.controller.history import open_history
+
+    history = open_history()
+    try:
+        return history.hosts_by(run, outcome)
+    finally:
+        history.close()
+
+
+def run(
+    work: Callable[[], Awaitable[Envelope]], note: Callable[[str], None]
+) -> tuple[Envelope, int | None]:
+    """Run *work* to its end; its envelope and the exit code of a signal that came meanwhile.
+
+    The first SIGINT or SIGTERM cancels *work* once, which may then still answer with what
+    it has; a second one cancels again. Interrupted or Terminated where it answers nothing.
+    """
+    caught: list[int] = []
+
+    async def guarded() -> Envelope | None:
+        loop = asyncio.get_running_loop()
+        task: asyncio.Future[Envelope] = asyncio.ensure_future(work())
+
+        def stop(number: signal.Signals) -> None:
+            if not caught:
+                note("interrupted: ending the run, what is finished is kept")
+            caught.append(_CODES[number])
+            task.cancel()
+
+        for number in _CODES:
+            loop.add_signal_handler(number, stop, number)
+        try:
+            return await task
+        except asyncio.CancelledError:
+            if not caught:
+                raise
+            return None
+        finally:
+            for number in _CODES:
+                loop.remove_signal_handler(number)
+
+    envelope = asyncio.run(guarded())
+    code = caught[0] if caught else None
+    if envelope is None:
+        if code == EXIT_SIGTERM:
+            raise Terminated("terminated")
+        raise Interrupted("interrupted")
+    return envelope, code

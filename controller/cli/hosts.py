@@ -1,0 +1,88 @@
+"""``fleetmem hosts``: what a selector resolves to and, asked to, what each host can do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+from fleetmem.controller.cli import engine
+from fleetmem.controller.cli.live import Live
+from fleetmem.controller.cli.options import Command, Common, common, option
+from fleetmem.controller.cli.screen import Screen
+from fleetmem.controller.envelope import (
+    Envelope,
+    HostEntry,
+    finish,
+    new_envelope,
+    new_host,
+    new_run,
+)
+from fleetmem.controller.exit_codes import exit_code
+from fleetmem.controller.render.hosts import checked_lines, resolved_lines
+
+_ABOUT = """Show what a selector resolves to.
+
+Contacts nothing; with --check connects to each host and says what it can do.
+"""
+
+
+@click.command("hosts", cls=Command, help=_ABOUT)
+@option("--check", is_flag=True, help="Connect, and say what each host can do.")
+@common(hosts="optional")
+def command(common: Common, check: bool) -> int:
+    """Parse, run, show; the process status."""
+    screen = Screen(common)
+    try:
+        fleet = engine.load_fleet(common)
+        status = _check(fleet, common, screen) if check else _resolve(fleet, screen)
+        screen.close()
+    finally:
+        screen.discard()
+    return status
+
+
+def _resolve(fleet: Any, screen: Screen) -> int:
+    names = [host.name for host in fleet.hosts]
+    rows = [_resolved(host) for host in fleet.hosts]
+    envelope = finish(new_envelope(new_run("hosts"), names, rows), 0)
+    screen.lines(resolved_lines(envelope))
+    screen.rows(
+        envelope,
+        [
+            {"host": row["host"], **row["resolved"], "groups": " ".join(row["resolved"]["groups"])}
+            for row in rows
+        ],
+    )
+    return 0
+
+
+def _resolved(host: Any) -> HostEntry:
+    entry = new_host(host.name, "not_attempted")
+    entry["resolved"] = {
+        "address": host.address,
+        "port": host.port,
+        "user": host.user,
+        "transport": host.transport,
+        "groups": list(host.groups),
+    }
+    return entry
+
+
+def _check(fleet: Any, common: Common, screen: Screen) -> int:
+    live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
+
+    async def work() -> Envelope:
+        async with live.ticking():
+            envelope: Envelope = await fleet.check()
+            return envelope
+
+    envelope, signal_code = engine.run(work, live.note)
+    status = exit_code(
+        envelope,
+        fail_on=None if common.fail_on == "never" else common.fail_on,
+        interrupted=signal_code,
+    )
+    envelope["run"]["exit_code"] = status
+    screen.lines(checked_lines(envelope))
+    screen.data(envelope)
+    return status

@@ -1,0 +1,162 @@
+"""Options that mean the same on every command, and the help that shows few of them first."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import click
+from fleetmem.controller.cli.values import span
+
+FANOUT = 64
+TIMEOUT_SECONDS = 300.0
+OUTPUTS = ("table", "json", "jsonl", "csv")
+
+
+@dataclass(frozen=True, slots=True)
+class Common:
+    """The values of the common options; for a command without hosts those of hosts are empty."""
+
+    output: str
+    to: str | None
+    quiet: bool
+    debug: bool
+    hosts: str = ""
+    exclude: str = ""
+    inventory: str | None = None
+    fanout: int = FANOUT
+    timeout_seconds: float = TIMEOUT_SECONDS
+    fail_on: str = "never"
+    accept_new_host_key: bool = False
+
+
+class Option(click.Option):
+    """An option with its place in the help: first, as usual, or under "Advanced"."""
+
+    def __init__(self, *args: Any, place: str = "usual", **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.place = place
+
+
+class Command(click.Command):
+    """A command whose help has the options people need first."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Two lists: options, then the advanced ones."""
+        lists: dict[str, list[tuple[str, str]]] = {"first": [], "usual": [], "advanced": []}
+        for parameter in self.get_params(ctx):
+            place = "advanced" if parameter.name == "help" else getattr(parameter, "place", "usual")
+            record = parameter.get_help_record(ctx)
+            if record is not None:
+                lists[place].append(record)
+        for title, records in (
+            ("Options", lists["first"] + lists["usual"]),
+            ("Advanced", lists["advanced"]),
+        ):
+            if records:
+                with formatter.section(title):
+                    formatter.write_dl(records)
+
+
+def option(*names: str, **settings: Any) -> Callable[[Any], Any]:
+    """A click option of our kind; ``place="advanced"`` moves it down in the help."""
+    return click.option(*names, cls=Option, **settings)
+
+
+def common(*, hosts: Literal["required", "optional"] | None) -> Callable[[Any], Any]:
+    """Give a command the common options as one :class:`Common`, its first argument.
+
+    *hosts* says whether it has ``-H`` and all that belongs to contacting hosts.
+    """
+
+    def decorate(function: Callable[..., int]) -> Any:
+        @functools.wraps(function)
+        def call(**values: Any) -> int:
+            shared = {name: values.pop(name) for name in list(values) if name in Common.__slots__}
+            return function(Common(**shared), **values)
+
+        decorated: Any = call
+        chosen = [*_host_options(hosts == "required")] if hosts else []
+        for add in reversed([*chosen, *_output_options()]):
+            decorated = add(decorated)
+        return decorated
+
+    return decorate
+
+
+def _host_options(required: bool) -> list[Callable[[Any], Any]]:
+    return [
+        option(
+            "-H",
+            "--hosts",
+            metavar="HOSTS",
+            required=required,
+            default=None if required else "@all",
+            show_default=not required,
+            place="first",
+            help="gh200-[01-16], 'gh200-*', @group, user@host:port, @run:ID:failed; "
+            "joined by commas, &HOSTS keeps, !HOSTS drops.",
+        ),
+        option(
+            "-x", "--exclude", metavar="HOSTS", default="", place="first", help="Hosts left out."
+        ),
+        option(
+            "-i",
+            "--inventory",
+            metavar="FILE",
+            place="advanced",
+            help="Inventory; else $FLEETMEM_INVENTORY, ./inventory.yaml, the user's, /etc.",
+        ),
+        option(
+            "--fanout",
+            type=click.IntRange(1, 4096),
+            default=FANOUT,
+            show_default=True,
+            envvar="FLEETMEM_FANOUT",
+            place="advanced",
+            help="Hosts worked on at once.",
+        ),
+        option(
+            "--timeout",
+            "timeout_seconds",
+            type=span,
+            metavar="SPAN",
+            default=TIMEOUT_SECONDS,
+            envvar="FLEETMEM_TIMEOUT",
+            place="advanced",
+            help="Deadline of each host, such as 90s or 5m.  [default: 5m]",
+        ),
+        option(
+            "--fail-on",
+            type=click.Choice(["never", "info", "warn", "critical"]),
+            default="never",
+            show_default=True,
+            place="advanced",
+            help="Exit 5 where a finding is at least that severe.",
+        ),
+        option(
+            "--accept-new-host-key",
+            is_flag=True,
+            place="advanced",
+            help="Trust and remember the keys of hosts never seen before.",
+        ),
+    ]
+
+
+def _output_options() -> list[Callable[[Any], Any]]:
+    return [
+        option(
+            "-o",
+            "--output",
+            type=click.Choice(OUTPUTS),
+            default="table",
+            show_default=True,
+            envvar="FLEETMEM_OUTPUT",
+            help="Format of the answer.",
+        ),
+        option("--to", metavar="FILE", place="advanced", help="Write the answer to FILE."),
+        option("-q", "--quiet", is_flag=True, place="advanced", help="No progress, no notes."),
+        option("--debug", is_flag=True, place="advanced", help="Tracebacks for errors."),
+    ]

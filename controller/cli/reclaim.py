@@ -1,0 +1,189 @@
+"""``fleetmem reclaim``: plan, show, ask, apply, verify."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+from fleetmem.controller.cli import ask, engine
+from fleetmem.controller.cli.live import Live
+from fleetmem.controller.cli.options import Command, Common, common, option
+from fleetmem.controller.cli.screen import Screen
+from fleetmem.controller.cli.values import cap, span
+from fleetmem.controller.cli.values import pids as pid_list
+from fleetmem.controller.envelope import Envelope, HostEntry
+from fleetmem.controller.exit_codes import exit_code
+from fleetmem.controller.gpu_scope import parse as parse_gpus
+from fleetmem.controller.reclaim.options import UP_TO, ReclaimOptions
+from fleetmem.controller.render.plan import describe, plan_hashes, plan_lines
+from fleetmem.controller.render.reclaim import ladder_lines
+from fleetmem.controller.render.verdicts import verdict_lines
+
+_ABOUT = """Get GPU memory back from processes that are left over, and prove that it came back.
+
+Without --gpu, --pid or --user only leftovers are touched: processes whose owner is gone.
+The plan is shown first; nothing is changed before you agree (or gave --yes).
+"""
+
+
+@click.command("reclaim", cls=Command, help=_ABOUT)
+@option(
+    "--gpu", metavar="GPUS", help="Reach every holder of these: all, 0, 0-3, a uuid, a PCI address."
+)
+@option(
+    "--pid",
+    "pids",
+    type=pid_list,
+    multiple=True,
+    metavar="PID",
+    help="Reach this process; repeatable.",
+)
+@option("--user", metavar="USER", help="Reach every holder of this user.")
+@option("--dry-run", is_flag=True, help="Show the plan, change nothing.")
+@option("--yes", is_flag=True, help="Do not ask.")
+@option(
+    "--up-to",
+    type=click.Choice(UP_TO),
+    default="heirs",
+    place="advanced",
+    show_default=True,
+    help="The hardest rung to climb to.",
+)
+@option("--no-drain", is_flag=True, place="advanced", help="Do not wait for requests to finish.")
+@option(
+    "--grace-period",
+    "grace_period_seconds",
+    type=span,
+    default=10.0,
+    metavar="SPAN",
+    place="advanced",
+    help="From TERM to KILL.  [default: 10s]",
+)
+@option(
+    "--release-timeout",
+    "release_timeout_seconds",
+    type=span,
+    metavar="SPAN",
+    place="advanced",
+    help="How long memory may take to come back.  [default: as predicted]",
+)
+@option(
+    "--max-fail",
+    type=cap,
+    metavar="N|N%",
+    place="advanced",
+    help="Start no further host once that many (of those targeted) failed.",
+)
+@option(
+    "--canary",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    place="advanced",
+    help="Do N hosts first, the rest only if those recovered.",
+)
+@option("--reason", metavar="TEXT", place="advanced", help="Why; written to the trail.")
+@option(
+    "--override-protected",
+    type=pid_list,
+    multiple=True,
+    metavar="PID",
+    place="advanced",
+    help="Allow this protected process to be stopped; repeatable.",
+)
+@option(
+    "--detailed-exitcode",
+    is_flag=True,
+    place="advanced",
+    help="With --dry-run: exit 6 where something would be stopped.",
+)
+@common(hosts="required")
+def command(common: Common, pids: Any, override_protected: Any, **values: Any) -> int:
+    """Parse, run, show; the process status."""
+    options = ReclaimOptions(
+        pids=tuple(dict.fromkeys(pid for group in pids for pid in group)),
+        override_protected=tuple(pid for group in override_protected for pid in group),
+        **values,
+    )
+    if options.gpu is not None:
+        parse_gpus(options.gpu)
+    screen = Screen(common)
+    try:
+        fleet = engine.load_fleet(common)
+        status = _reclaim(fleet, options, common, screen)
+        screen.close()
+    finally:
+        screen.discard()
+    return status
+
+
+def _reclaim(fleet: Any, options: ReclaimOptions, common: Common, screen: Screen) -> int:
+    live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
+    shown = refused = False
+
+    async def approve(entries: Sequence[HostEntry]) -> bool:
+        nonlocal shown, refused
+        with live.asking():
+            shown = True
+            agreed = await _approve(entries, options, screen)
+        refused = not agreed
+        return agreed
+
+    async def work() -> Envelope:
+        async with live.ticking():
+            envelope: Envelope = await fleet.reclaim(options, approve, live.on_event)
+            return envelope
+
+    envelope, signal_code = engine.run(work, live.note)
+    status = exit_code(
+        envelope,
+        plan_only=refused or (options.dry_run and options.detailed_exitcode),
+        fail_on=None if common.fail_on == "never" else common.fail_on,
+        interrupted=signal_code,
+    )
+    envelope["run"]["exit_code"] = status
+    _answer(envelope, options, screen, plan_shown=shown, rungs_shown=live.rows > 0)
+    return status
+
+
+async def _approve(entries: Sequence[HostEntry], options: ReclaimOptions, screen: Screen) -> bool:
+    """Show the plan and find out whether it may be applied."""
+    lines = plan_lines(entries, options)
+    asking = not options.yes and ask.can_ask()
+    screen.lines(lines)
+    if not options.yes and not screen.watched:
+        screen.aside(lines)
+    if options.yes:
+        return True
+    if not asking:
+        screen.aside([((line, ""),) for line in plan_hashes(entries)])
+        screen.aside(
+            [(("nothing was changed: no terminal to ask at; add --yes to apply", "warn"),)]
+        )
+        return False
+    return await ask.confirm(*describe(entries))
+
+
+def _answer(
+    envelope: Envelope,
+    options: ReclaimOptions,
+    screen: Screen,
+    *,
+    plan_shown: bool,
+    rungs_shown: bool,
+) -> None:
+    """What has not been on the screen yet."""
+    if not screen.table:
+        screen.data(envelope)
+        return
+    blocks = [
+        [] if plan_shown else plan_lines(envelope["hosts"], options),
+        [] if rungs_shown else ladder_lines(envelope),
+        verdict_lines(envelope),
+    ]
+    first = not plan_shown and not rungs_shown
+    for block in blocks:
+        if block:
+            screen.lines(block if first else [(), *block])
+            first = False

@@ -1,0 +1,55 @@
+"""``fleetmem runs``: what was done before, from the history."""
+
+from __future__ import annotations
+
+import click
+from fleetmem.controller.cli.options import Command, Common, common, option
+from fleetmem.controller.cli.screen import Screen
+from fleetmem.controller.envelope import finish, new_envelope, new_run
+from fleetmem.controller.history import open_history
+from fleetmem.controller.render.runs import recorded_lines, run_rows, runs_data
+
+
+@click.group("runs", help="List recorded runs, or show one again.")
+def command() -> None:
+    """A group: ``list`` and ``show``."""
+
+
+@command.command("list", cls=Command, help="The newest runs, newest first.")
+@option(
+    "-n", "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many."
+)
+@common(hosts=None)
+def list_runs(common: Common, limit: int) -> int:
+    """Show the newest runs."""
+    screen = Screen(common)
+    try:
+        history = open_history(warn=screen.note)
+        rows = history.runs(limit)
+        history.close()
+        envelope = new_envelope(new_run("runs list"), [], [])
+        envelope["runs"] = runs_data(rows)
+        screen.lines(run_rows(rows))
+        screen.rows(finish(envelope, 0), envelope["runs"])
+        screen.close()
+    finally:
+        screen.discard()
+    return 0
+
+
+@command.command("show", cls=Command, help="One recorded run; the start of its id is enough.")
+@click.argument("run")
+@common(hosts=None)
+def show_run(common: Common, run: str) -> int:
+    """Show a run as its command did; the envelope is the recorded one."""
+    screen = Screen(common)
+    try:
+        history = open_history(warn=screen.note)
+        envelope = history.load(run)
+        history.close()
+        screen.lines(recorded_lines(envelope))
+        screen.data(envelope)
+        screen.close()
+    finally:
+        screen.discard()
+    return 0
