@@ -15,7 +15,7 @@ from fleetmem.agent.probes import tasks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, List, Optional, Tuple
+    from typing import Dict, List, Optional, Set, Tuple
 
     from fleetmem.agent.shapes import DriverNode, GpuHolders, Holder
 
@@ -178,7 +178,7 @@ class _Scan:
 
     def __init__(self, nodes: Nodes) -> None:
         self.nodes = nodes
-        self.denied: List[int] = []
+        self.denied: Set[int] = set()
         self.mapped: Dict[bytes, Optional[What]] = {}
         self.followed = True
         self.text_nodes = {
@@ -202,7 +202,8 @@ class _Scan:
         maps: Dict[What, int] = {}
         by_leader = False
         for tid, place, names in tasks.tables(pid, proc_fd, self.denied):
-            self._files(place, names, fds)
+            if not self._files(place, names, fds):
+                self.denied.add(pid)
             if tid == pid:
                 by_leader = bool(fds)
         if self._maps(proc_fd, "", pid, maps):
@@ -218,7 +219,8 @@ class _Scan:
             return None
         return _holder(pid, found.start_time, fds, maps, not by_leader)
 
-    def _files(self, place: int, names: List[str], fds: Dict[What, int]) -> None:
+    def _files(self, place: int, names: List[str], fds: Dict[What, int]) -> bool:
+        """Count fds by node. False where the kernel refuses to say what they are."""
         what_is = self.nodes.what
         for name in names:
             try:
@@ -230,11 +232,14 @@ class _Scan:
                     found = _old_kernel(target)
                     if found is None:
                         continue
+            except PermissionError:
+                return False
             except OSError:
                 continue
             what = what_is(found, target)
             if what is not None:
                 fds[what] = fds.get(what, 0) + 1
+        return True
 
     def _maps(self, proc_fd: int, task: str, tid: int, maps: Dict[What, int]) -> bool:
         """Add up mapped bytes by node. False where nothing is mapped (no memory left)."""

@@ -64,7 +64,7 @@ class _Everyone:
         self.complete = True
 
     def scan(self) -> None:
-        denied: List[int] = []
+        denied: Set[int] = set()
         for pid in sysroot.pids():
             try:
                 proc_fd = sysroot.open_dir("/proc/%d" % pid)
@@ -72,12 +72,13 @@ class _Everyone:
                 continue
             try:
                 for _, place, names in tasks.tables(pid, proc_fd, denied):
-                    self._table(pid, place, names)
+                    if not self._table(pid, place, names):
+                        denied.add(pid)
             finally:
                 os.close(proc_fd)
         self.complete = not denied
 
-    def _table(self, pid: int, place: int, names: List[str]) -> None:
+    def _table(self, pid: int, place: int, names: List[str]) -> bool:
         wanted = self.wanted
         for name in names:
             try:
@@ -87,8 +88,11 @@ class _Everyone:
                     mode = os.stat(name, dir_fd=place, follow_symlinks=False).st_mode
                     row = (pid, bool(mode & CAN_READ), bool(mode & CAN_WRITE))
                     self.held.setdefault(link, []).append(row)
+            except PermissionError:
+                return False
             except OSError:
                 continue
+        return True
 
 
 class Families:
@@ -166,7 +170,7 @@ def look(
 
 def _own(pid: int) -> Optional[_Own]:
     own = _Own(pid)
-    denied: List[int] = []
+    denied: Set[int] = set()
     try:
         proc_fd = sysroot.open_dir("/proc/%d" % pid)
     except OSError:
@@ -176,6 +180,9 @@ def _own(pid: int) -> Optional[_Own]:
             for name in names:
                 try:
                     link = os.readlink(name, dir_fd=place)
+                except PermissionError:
+                    denied.add(pid)
+                    break
                 except OSError:
                     continue
                 number = int(name)

@@ -8,7 +8,7 @@ from fleetmem.agent import sysroot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Tuple
+    from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 KTHREAD = 0x00200000
 KCMP_FILES = 2
@@ -156,12 +156,13 @@ class _Kcmp:
 _kcmp: Optional[_Kcmp] = None
 
 
-def tables(pid: int, proc_fd: int, denied: List[int]) -> Iterator[Tuple[int, int, List[str]]]:
+def tables(pid: int, proc_fd: int, denied: Set[int]) -> Iterator[Tuple[int, int, List[str]]]:
     """(task, descriptor of its fd directory, its fds) for each table of open files of *pid*.
 
     *proc_fd* is a descriptor of /proc/PID. Tasks that share a table are seen once where
     kcmp is allowed. A leader that has exited has no table (as an ordinary user EACCES), so
-    every task is tried. *denied* gets the pid where no task's files could be read.
+    every task is tried. *denied* gets the pid where no task's files could be listed; root
+    may list what it may not follow, so a caller adds the pid where a link is refused.
     The descriptor is closed when the next item is asked for.
     """
     global _kcmp  # noqa: PLW0603 - one libc for the life of the process
@@ -203,4 +204,4 @@ def tables(pid: int, proc_fd: int, denied: List[int]) -> Iterator[Tuple[int, int
         finally:
             os.close(place)
     if refused and not readable:
-        denied.append(pid)
+        denied.add(pid)
