@@ -31,9 +31,7 @@ class Survey:
     @property
     def identity_pids(self) -> list[int]:
         """Pids whose identity a judgement needs."""
-        alive = {
-            p["pid"] for rows in self.listed.values() for p in rows if p["state"] == "alive"
-        }
+        alive = {p["pid"] for rows in self.listed.values() for p in rows if p["state"] == "alive"}
         return sorted(alive | set(self.holders))
 
     def held(self, gpu: int) -> dict[int, int | None]:
@@ -54,12 +52,7 @@ class Survey:
 
     def listed_pids(self) -> set[int]:
         """All live pids that any GPU's list names."""
-        return {
-            pid
-            for gpu in self.gpus
-            for pid in self.held(gpu)
-            if pid not in self.dead(gpu)
-        }
+        return {pid for gpu in self.gpus for pid in self.held(gpu) if pid not in self.dead(gpu)}
 
     def open_gpus(self, pid: int) -> list[int]:
         """GPUs whose node *pid* has open or mapped."""

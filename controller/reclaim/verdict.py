@@ -71,9 +71,7 @@ def judge(
         elif not plan.on(gpu):
             rows.append(untouched(plan, after, gpu, host))
         elif climbed.drain_refused:
-            rows.append(
-                GpuJudgement(gpu, "drain_refused", after.used(gpu), climbed.drain_refused)
-            )
+            rows.append(GpuJudgement(gpu, "drain_refused", after.used(gpu), climbed.drain_refused))
         else:
             rows.append(_climbed(plan, after, members, climbed, gpu, host))
     return rows

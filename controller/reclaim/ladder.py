@@ -1,0 +1,413 @@
+"""Climb: drain, TERM, KILL, heirs, with a look at the memory after each rung.
+
+The order of the rungs, the drain and the verification are fixed here; options only set
+spans and the highest rung. Nothing that changes the host is ever called twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fleetmem.controller import errors, gather
+from fleetmem.controller.reclaim.classify import classify
+from fleetmem.controller.reclaim.rules import rules
+from fleetmem.controller.reclaim.survey import descends_from, heir_like
+from fleetmem.controller.reclaim.verdict import (
+    PINNED_AFTER_SECONDS,
+    Climbed,
+    GpuJudgement,
+    judge,
+)
+
+if TYPE_CHECKING:
+    from fleetmem.controller.envelope import Rung
+    from fleetmem.controller.reclaim.options import ReclaimOptions
+    from fleetmem.controller.reclaim.plan import Plan, Target
+    from fleetmem.controller.reclaim.survey import Survey
+    from fleetmem.controller.session import Session
+
+Emit = Callable[[dict[str, Any]], None]
+Trail = Callable[[dict[str, Any]], None]
+
+_HEIR_GRACE_SECONDS = 1.0
+_KILL_WAIT_SECONDS = 10.0
+
+
+@dataclass
+class Climb:
+    """One host's climb. ``alive`` and ``used`` are what was last seen."""
+
+    host: str
+    session: Session
+    plan: Plan
+    options: ReclaimOptions
+    survey: Survey
+    epoch: int
+    desk: str
+    trail: Trail
+    emit: Emit
+    rungs: list[Rung] = field(default_factory=list)
+    used: dict[int, int | None] = field(default_factory=dict)
+    alive: set[tuple[int, int]] = field(default_factory=set)
+    killed: set[tuple[int, int]] = field(default_factory=set)
+    stuck: dict[tuple[int, int], str] = field(default_factory=dict)
+    refused: dict[tuple[int, int], str] = field(default_factory=dict)
+    falling: set[int] = field(default_factory=set)
+    last_signal: float = 0.0
+    readings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def gpus(self) -> list[int]:
+        """GPUs whose memory must come back."""
+        return [gpu for gpu in self.plan.scope if self.plan.on(gpu)]
+
+    @property
+    def release_seconds(self) -> float:
+        """How long memory may take to come back after the last signal."""
+        if self.options.release_timeout_seconds is not None:
+            return self.options.release_timeout_seconds
+        return max(PINNED_AFTER_SECONDS, 4 * self.plan.expect_seconds)
+
+    @property
+    def settle_seconds(self) -> float:
+        """How long to wait before looking for who else has the memory."""
+        return min(self.release_seconds, 1.0 + 2 * self.plan.expect_seconds)
+
+    def back(self) -> bool:
+        """Whether all targets are gone and every GPU is within its bound."""
+        return not self.alive and not self.held_gpus()
+
+    def held_gpus(self) -> list[int]:
+        """GPUs with targets that are still above their bound."""
+        return [gpu for gpu in self.gpus if not self.within(gpu)]
+
+    def within(self, gpu: int) -> bool:
+        used, bound = self.used.get(gpu), self.plan.bounds[gpu].bound_bytes
+        return used is not None and bound is not None and used <= bound
+
+
+async def climb(run: Climb) -> list[GpuJudgement]:
+    """Climb as far as needed and allowed; the verdicts over all GPUs in scope.
+
+    The host's lock is held by the session. SessionLost passes through: what was begun is
+    then unknown.
+    """
+    run.used = {gpu: run.survey.used(gpu) for gpu in run.gpus}
+    run.alive = {t.member.key for t in run.plan.targets if _lives(run.survey, t)}
+    refused = _drain(run)
+    if refused:
+        climbed = Climbed(drain_refused=refused)
+        return judge(run.plan, run.survey, classify(run.survey, rules()), climbed, run.host)
+    allowed = run.options.rungs
+    if "term" in allowed:
+        await _term(run)
+    if "kill" in allowed and not run.back():
+        await _kill(run)
+    if "heirs" in allowed and not run.back():
+        await _heirs(run)
+    return await _verify(run)
+
+
+# --- rungs ---------------------------------------------------------------------------------
+
+
+def _drain(run: Climb) -> str | None:
+    """The drain rung; why it is refused, or None.
+
+    Leftovers have no server that could be drained. A listener, or a known engine that is
+    not a leftover, may be serving: without its counters its state is unknown.
+    """
+    if run.options.no_drain:
+        _row(run, "drain", "not_applicable", 0.0, [], why="--no-drain")
+        return None
+    serving = [
+        t.member
+        for t in run.plan.first
+        if t.member.kind != "leftover" and (t.member.engine or t.member.process["listening"])
+    ]
+    if not serving:
+        _row(run, "drain", "not_applicable", 0.0, [], why="no live server among the targets")
+        return None
+    names = ", ".join(f"{m.name} {m.pid}" for m in serving[:3])
+    why = f"{names} may be serving, and its request and transfer counters are not known"
+    _row(run, "drain", "refused", 0.0, [], why=why)
+    return why
+
+
+async def _term(run: Climb) -> None:
+    """TERM once, to the topmost targets; then the grace period."""
+    begin, before = time.monotonic(), dict(run.used)
+    sent = await _signal(run, "TERM", topmost(run.plan.first))
+    await _wait(run, run.options.grace_period_seconds, [t.member.key for t in run.plan.first])
+    await _settle(run, "term")
+    _row(run, "term", _outcome(run), time.monotonic() - begin, sent, before)
+
+
+async def _kill(run: Climb) -> None:
+    """KILL exact identities that are still there."""
+    begin, before = time.monotonic(), dict(run.used)
+    left = [t for t in run.plan.first if t.member.key in run.alive]
+    sent = await _signal(run, "KILL", left) if left else []
+    limit = max(_KILL_WAIT_SECONDS, 4 * run.plan.expect_seconds)
+    await _wait(run, min(run.release_seconds, limit), [t.member.key for t in run.plan.first])
+    await _settle(run, "kill")
+    _row(run, "kill", _outcome(run), time.monotonic() - begin, sent, before)
+
+
+async def _heirs(run: Climb) -> None:
+    """Signal the forks that the plan named and that now hold what their parent left."""
+    waiting = [t for t in run.plan.targets if t.conditional and t.member.key in run.alive]
+    if not waiting:
+        return
+    begin, before = time.monotonic(), dict(run.used)
+    survey = await look(run)
+    heirs = [t for t in waiting if _inherited(survey, run.plan, t)]
+    if not heirs:
+        why = "the forks have nothing of the memory that is left"
+        _row(run, "heirs", "not_applicable", time.monotonic() - begin, [], before, why=why)
+        return
+    keys = [t.member.key for t in heirs]
+    sent = await _signal(run, "TERM", topmost(tuple(heirs)))
+    await _wait(run, min(_HEIR_GRACE_SECONDS, run.options.grace_period_seconds), keys)
+    left = [t for t in heirs if t.member.key in run.alive]
+    if left:
+        sent += await _signal(run, "KILL", left)
+        await _wait(run, _KILL_WAIT_SECONDS, keys)
+    await _settle(run, "heirs")
+    _row(run, "heirs", _outcome(run), time.monotonic() - begin, sent, before)
+
+
+def _inherited(survey: Survey, plan: Plan, target: Target) -> bool:
+    """Whether a planned fork is an heir now: NVML names a dead target where it has files."""
+    pid = target.member.pid
+    process = survey.processes.get(pid)
+    if process is None or process["start_time"] != target.member.process["start_time"]:
+        return False
+    planned = {t.member.pid for t in plan.targets}
+    return heir_like(survey, pid) and any(
+        planned & set(survey.dead(gpu)) for gpu in survey.open_gpus(pid)
+    )
+
+
+def topmost(targets: tuple[Target, ...]) -> list[Target]:
+    """Targets without a target above them: they end the others themselves, if they can."""
+    return [
+        t
+        for t in targets
+        if not any(
+            o is not t and descends_from(t.member.process, o.member.process) for o in targets
+        )
+    ]
+
+
+# --- looking -------------------------------------------------------------------------------
+
+
+async def look(run: Climb) -> Survey:
+    """One more survey; its readings are kept as the run's last."""
+    rows = await gather.readings(run.session)
+    survey = gather.to_survey(rows)
+    run.readings = dict(rows)
+    return survey
+
+
+async def _settle(run: Climb, rung: str) -> None:
+    """Give memory its predicted time to come back once the processes are gone."""
+    if any(t.member.key in run.alive for t in run.plan.first):
+        return
+    if run.held_gpus():
+        run.emit({"kind": "phase", "host": run.host, "text": f"{rung}: memory"})
+        await _wait(run, run.settle_seconds, [], memory=True)
+
+
+async def _wait(
+    run: Climb, seconds: float, keys: list[tuple[int, int]], memory: bool = False
+) -> None:
+    """Ask the host to wait for identities to end, or for memory to fall within its bounds."""
+    bounds = [run.plan.bounds[gpu].bound_bytes if memory else None for gpu in run.gpus]
+    start = [run.used.get(gpu) for gpu in run.gpus]
+
+    def on_chunk(data: Any) -> None:
+        if isinstance(data, dict) and isinstance(data.get("used_bytes"), list):
+            run.emit(
+                {
+                    "kind": "wait",
+                    "host": run.host,
+                    "used_bytes": data["used_bytes"],
+                    "start_bytes": start,
+                    "seconds": data.get("seconds", 0.0),
+                    "expect_seconds": run.plan.expect_seconds,
+                }
+            )
+
+    row = await gather.ask(
+        run.session,
+        "gpu.wait",
+        {
+            "gpus": run.gpus,
+            "below_bytes": bounds,
+            "pids": [key[0] for key in keys],
+            "start_times": [key[1] for key in keys],
+            "timeout_seconds": seconds,
+        },
+        timeout_seconds=seconds + 5.0,
+        on_chunk=on_chunk,
+    )
+    reading = row["reading"]
+    if reading is None:
+        raise gather.probe_error("gpu.wait", row)
+    for gpu in reading["gpus"]:
+        index = gpu["index"]
+        node = run.survey.gpus[index]["numa_node"] if index in run.survey.gpus else None
+        used = gpu["used_bytes"]
+        files = run.survey.numa_file_bytes.get(node, 0) if node is not None else 0
+        run.used[index] = None if used is None else max(0, used - files)
+        run.falling.discard(index)
+        if gpu["falling"]:
+            run.falling.add(index)
+    for process in reading["processes"]:
+        key = (process["pid"], process["start_time"])
+        if process["state"] == "gone":
+            run.alive.discard(key)
+            run.stuck.pop(key, None)
+        else:
+            where = f" in {process['wchan']}" if process["wchan"] else ""
+            run.stuck[key] = process["state"] + where
+
+
+async def _verify(run: Climb) -> list[GpuJudgement]:
+    """Look again; while memory is on its way and nobody has it, wait as long as allowed."""
+    while True:
+        survey = await look(run)
+        run.used = {gpu: survey.used(gpu) for gpu in run.gpus}
+        since = time.monotonic() - run.last_signal if run.last_signal else 0.0
+        climbed = Climbed(
+            acted=bool(run.last_signal),
+            killed=frozenset(run.killed),
+            stuck=run.stuck,
+            waited_seconds=since,
+            falling=frozenset(run.falling),
+            refused=run.refused,
+        )
+        rows = judge(run.plan, survey, classify(survey, rules()), climbed, run.host)
+        left = run.release_seconds - since
+        if left <= 0 or not any(row.verdict == "releasing" for row in rows):
+            return rows
+        run.emit({"kind": "phase", "host": run.host, "text": "releasing"})
+        await asyncio.sleep(0.2)
+        await _wait(run, min(left, 5.0), [], memory=True)
+
+
+# --- signalling ----------------------------------------------------------------------------
+
+
+async def _signal(run: Climb, signal: str, targets: list[Target]) -> list[dict[str, Any]]:
+    """Send *signal* to *targets* that were not sent it before; what was sent."""
+    before = {
+        (r["pid"], r["start_time"])
+        for r in run.survey.operations["signals"]
+        if r["signal"] == signal
+    }
+    fresh = [t for t in targets if t.member.key not in before and t.member.key in run.alive]
+    if signal == "KILL":
+        run.killed |= {t.member.key for t in targets if t.member.key in before}
+    if not fresh:
+        run.last_signal = run.last_signal or time.monotonic()
+        return []
+    run.emit({"kind": "phase", "host": run.host, "text": signal.lower()})
+    run.trail(
+        {
+            "action": "signal",
+            "signal": signal,
+            "targets": [[*t.member.key, t.member.name] for t in fresh],
+            "reason": run.options.reason,
+        }
+    )
+    row = await gather.ask(
+        run.session,
+        "signal.send",
+        {
+            "signal": signal,
+            "targets": [_as_target(t) for t in fresh],
+            "operation": run.plan.id,
+            "epoch": run.epoch,
+            "boot_id": run.plan.boot_id,
+            "desk": run.desk,
+            "reason": run.options.reason or "",
+        },
+    )
+    run.last_signal = time.monotonic()
+    if row["reading"] is None:
+        if row["reason"] and row["reason"].startswith(("stale_plan", "no_state_dir")):
+            raise gather.probe_error("signal.send", row)
+        raise errors.OutcomeUnknown(f"signal.send: {row['reason'] or row['outcome']}")
+    sent = []
+    for one in row["reading"]["results"]:
+        key = (one["pid"], one["start_time"])
+        if one["result"] == "sent":
+            sent.append({"pid": one["pid"], "start_time": one["start_time"], "signal": signal})
+        if one["result"] in ("sent", "already") and signal == "KILL":
+            run.killed.add(key)
+        if one["result"] == "gone":
+            run.alive.discard(key)
+        if one["result"] in ("refused", "failed"):
+            run.refused[key] = one["why"] or one["result"]
+    run.trail({"action": "signal_done", "signal": signal, "results": row["reading"]["results"]})
+    return sent
+
+
+def _as_target(target: Target) -> dict[str, Any]:
+    process = target.member.process
+    return {
+        "pid": process["pid"],
+        "start_time": process["start_time"],
+        "uid": process["uid"],
+        "comm": process["comm"],
+        "cgroup": process["cgroup"] or "",
+        "files": bool({"fd", "mapping"} & set(target.member.evidence)),
+    }
+
+
+def _lives(survey: Survey, target: Target) -> bool:
+    process = survey.processes.get(target.member.pid)
+    return process is not None and process["alive"]
+
+
+def _outcome(run: Climb) -> str:
+    return "ok" if run.back() else "partial"
+
+
+def _row(
+    run: Climb,
+    rung: Any,
+    outcome: Any,
+    seconds: float,
+    signalled: list[Any],
+    before: dict[int, int | None] | None = None,
+    why: str | None = None,
+) -> None:
+    """Note a rung that ended, and tell whoever watches."""
+    freed = None
+    if before is not None:
+        pairs = [(before.get(gpu), run.used.get(gpu)) for gpu in run.gpus]
+        known = [old - new for old, new in pairs if old is not None and new is not None]
+        freed = max(0, sum(known)) if known else None
+    keys = {t.member.key for t in run.plan.targets}
+    row: Rung = {
+        "rung": rung,
+        "outcome": outcome,
+        "seconds": round(seconds, 3),
+        "signalled": signalled,
+        "freed_bytes": freed,
+        "why": why,
+        "gone": len(keys - run.alive),
+        "targets": len(keys),
+        "held_gpus": len(run.held_gpus()),
+        "gpus": len(run.gpus),
+    }
+    run.rungs.append(row)
+    run.emit({"kind": "rung", "host": run.host, "rung": row})

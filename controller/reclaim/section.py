@@ -1,0 +1,92 @@
+"""The ``reclaim`` section of the envelope, from a plan and its verdicts. Pure."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from fleetmem.controller.reclaim.verdict import ADVICE, GpuJudgement, worst
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fleetmem.controller.envelope import Reclaim, Rung, Spared, Target
+    from fleetmem.controller.reclaim.plan import Plan
+    from fleetmem.controller.reclaim.survey import Survey
+
+
+def section(
+    plan: Plan, survey: Survey, rows: Sequence[GpuJudgement], rungs: Sequence[Rung] = ()
+) -> Reclaim:
+    """*rows* are the verdicts over the GPUs in scope; *survey* is the one the plan rests on."""
+    verdict = worst(list(rows))
+    return {
+        "plan": {
+            "id": plan.id,
+            "created": _moment(plan.created),
+            "expires": _moment(plan.expires),
+            "hash": plan.hash,
+            "boot_id": plan.boot_id,
+        },
+        "verdict": verdict,
+        "gpus": [
+            {
+                "index": row.index,
+                "uuid": survey.gpus[row.index]["uuid"],
+                "verdict": row.verdict,
+                "before_bytes": plan.bounds[row.index].before_bytes,
+                "after_bytes": row.after_bytes,
+                "baseline_bytes": plan.bounds[row.index].baseline.used_bytes,
+                "baseline_source": plan.bounds[row.index].baseline.source,
+                "why": row.why,
+            }
+            for row in rows
+        ],
+        "numa_nodes": [],
+        "targets": [_target(t) for t in plan.targets],
+        "spared": [_spared(s) for s in plan.spared],
+        "rungs": list(rungs),
+        "advice": ADVICE.get(verdict),
+        "next": list(dict.fromkeys(step for row in rows for step in row.next)),
+        "expect_seconds": plan.expect_seconds if plan.targets else None,
+    }
+
+
+def _moment(value: datetime) -> str:
+    return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _target(target: Any) -> Target:
+    member = target.member
+    process = member.process
+    owner = process["owner"]
+    return {
+        "pid": process["pid"],
+        "start_time": process["start_time"],
+        "name": member.name,
+        "user": process["user"],
+        "unit": owner["name"] if owner["kind"] in ("unit", "user_unit") else None,
+        "container": owner["name"] if owner["kind"] in ("container", "pod") else None,
+        "class": member.kind or "unclear",
+        "gpus": sorted(member.held) or list(member.open_gpus),
+        "held_bytes": member.held_bytes if member.held else None,
+        "conditional": target.conditional,
+        "evidence": list(member.evidence) + (["heir"] if target.conditional else []),
+        "why": member.why,
+        "age_seconds": process["age_seconds"],
+    }
+
+
+def _spared(spared: Any) -> Spared:
+    member = spared.member
+    process = member.process
+    return {
+        "pid": process["pid"],
+        "start_time": process["start_time"],
+        "name": member.name,
+        "class": member.kind,
+        "gpus": sorted(member.held) or list(member.open_gpus),
+        "held_bytes": member.held_bytes if member.held else 0,
+        "why": spared.why,
+        "user": process["user"],
+    }
