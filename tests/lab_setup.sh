@@ -3,7 +3,7 @@
 # Installation starts no daemon: while it runs, policy-rc.d forbids that.
 set -eu
 
-packages="openssh-server openssh-client sudo psmisc procps iproute2 gcc libc6-dev util-linux python3"
+packages="openssh-server openssh-client sudo psmisc procps iproute2 gcc libc6-dev util-linux python3 $*"
 policy=/usr/sbin/policy-rc.d
 
 if [ "$(id -u)" != 0 ]; then

@@ -1,0 +1,42 @@
+# `make demo` and `make test` are all a newcomer needs; each sets up what it needs itself.
+VENV := .venv
+PY := $(VENV)/bin/python
+BASE_PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
+  $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
+
+.PHONY: venv demo test lint types bench lab-setup clean
+
+venv: $(VENV)/.ready
+
+$(VENV)/.ready: pyproject.toml
+	@test -n "$(BASE_PYTHON)" || { echo "fleetmem needs Python 3.11 or newer (apt-get install python3)"; exit 1; }
+	@$(BASE_PYTHON) -c 'import ensurepip, venv' 2>/dev/null || sh tests/lab_setup.sh python3-venv
+	@test -x $(PY) || $(BASE_PYTHON) -m venv $(VENV)
+	$(PY) -m pip install --quiet --disable-pip-version-check -e '.[dev]'
+	@touch $@
+
+lab-setup:
+	@sh tests/lab_setup.sh
+
+demo: venv lab-setup
+	@$(PY) -m tests.demo
+
+test: venv lab-setup lint types
+	$(PY) -m pytest tests
+
+lint: venv
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/lint-imports
+
+types: venv
+	@mkdir -p .types/fleetmem
+	@for d in agent controller playbooks; do ln -sfn ../../$$d .types/fleetmem/$$d; done
+	@ln -sfn ../../fleetmem/__init__.py .types/fleetmem/__init__.py
+	MYPYPATH=.types $(VENV)/bin/mypy -p fleetmem
+
+bench: venv lab-setup
+	@$(PY) -m benchmarks
+
+clean:
+	rm -rf $(VENV) .types build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
