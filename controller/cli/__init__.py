@@ -36,11 +36,8 @@ def _run(words: list[str]) -> int:
     from fleetmem.controller.cli.commands import fleetmem
 
     try:
-        status = fleetmem.main(words, prog_name="fleetmem", standalone_mode=False)
+        status = fleetmem.main(words or ["--help"], prog_name="fleetmem", standalone_mode=False)
         return status if isinstance(status, int) else 0
-    except click.exceptions.NoArgsIsHelpError as error:
-        print(error.format_message(), file=sys.stderr)
-        return error.exit_code
     except click.ClickException as error:
         context = getattr(error, "ctx", None)
         hint = f"see {context.command_path} --help" if context else ""

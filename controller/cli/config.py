@@ -23,7 +23,9 @@ from fleetmem.controller.render.safe import safe
 from fleetmem.controller.state_directory import state_directory
 
 
-@click.group("config", help="Show the settings in force and where they come from.")
+@click.group(
+    "config", no_args_is_help=False, help="Show the settings in force and where they come from."
+)
 def command() -> None:
     """A group: ``show``."""
 

@@ -47,7 +47,8 @@ class Command(click.Command):
         """Two lists: options, then the advanced ones."""
         lists: dict[str, list[tuple[str, str]]] = {"first": [], "usual": [], "advanced": []}
         for parameter in self.get_params(ctx):
-            place = "advanced" if parameter.name == "help" else getattr(parameter, "place", "usual")
+            is_help = "--help" in parameter.opts
+            place = "advanced" if is_help else getattr(parameter, "place", "usual")
             record = parameter.get_help_record(ctx)
             if record is not None:
                 lists[place].append(record)
@@ -92,12 +93,10 @@ def _host_options(required: bool) -> list[Callable[[Any], Any]]:
             "-H",
             "--hosts",
             metavar="HOSTS",
-            required=required,
-            default=None if required else "@all",
-            show_default=not required,
             place="first",
             help="gh200-[01-16], 'gh200-*', @group, user@host:port, @run:ID:failed; "
             "joined by commas, &HOSTS keeps, !HOSTS drops.",
+            **({"required": True} if required else {"default": "@all", "show_default": True}),
         ),
         option(
             "-x", "--exclude", metavar="HOSTS", default="", place="first", help="Hosts left out."

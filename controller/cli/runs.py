@@ -10,7 +10,7 @@ from fleetmem.controller.history import open_history
 from fleetmem.controller.render.runs import recorded_lines, run_rows, runs_data
 
 
-@click.group("runs", help="List recorded runs, or show one again.")
+@click.group("runs", no_args_is_help=False, help="List recorded runs, or show one again.")
 def command() -> None:
     """A group: ``list`` and ``show``."""
 
