@@ -39,7 +39,7 @@ def plan_lines(entries: Sequence[HostEntry], options: ReclaimOptions | None) -> 
     if not targets and not spared:
         return []
     many = len(shown) > 1
-    lines: list[Line] = [_title(shown, len(targets))]
+    lines = _title(shown, len(targets))
     if targets:
         lines.append(_header(many))
         lines.extend(_target_rows(targets, many))
@@ -51,18 +51,23 @@ def plan_lines(entries: Sequence[HostEntry], options: ReclaimOptions | None) -> 
     return lines
 
 
-def _title(entries: Sequence[HostEntry], targets: int) -> Line:
+def _title(entries: Sequence[HostEntry], targets: int) -> list[Line]:
     """One host by name and plan; several by their number, the rows below name them."""
     if len(entries) == 1:
         plan = entries[0]["reclaim"]["plan"]
-        name = f"PLAN {safe(plan['id'])}" if plan else "PLAN"
+        name = f"PLAN {safe(plan['id'], 40)}" if plan else "PLAN"
         parts = [safe(entries[0]["host"]), _gpus(entries)]
     else:
         name = "PLAN"
         hosts = sum(bool(entry["reclaim"]["targets"]) for entry in entries)
         what = f"{count(targets, 'process', 'processes')} on {hosts}"
         parts = [count(len(entries), "host"), _gpus(entries), what]
-    return ((name, "bold"), (f"  {' · '.join([*parts, 'nothing has been changed'])}", ""))
+    indent = len(name) + 2
+    first, *more = wrap(" · ".join([*parts, "nothing has been changed"]), WIDTH - indent)
+    return [
+        ((f"{name}  ", "bold"), (first, "")),
+        *(((" " * indent + piece, ""),) for piece in more),
+    ]
 
 
 def _gpus(entries: Iterable[HostEntry]) -> str:
@@ -192,7 +197,7 @@ def _spared_row(group: Sequence[tuple[HostEntry, Spared]], many: bool) -> list[L
         who += f" ({user})"
     text = safe(f"{who}: {fold_names(row['why'] for row in spared)}")
     kind = spared[0]["class"]
-    wide = 54 if many else 67
+    wide = 52 if many else 67
     first, *more = wrap(text, wide)
     head = f"{left(gpus, 5 if many else 7)} {right(used, 12)}  {left(first, wide)}  "
     indent = " " * (20 + _HOSTS + 1 if many else 22)

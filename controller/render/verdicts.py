@@ -73,9 +73,8 @@ def _many(envelope: Envelope) -> list[Line]:
     ordered = [*VERDICTS, *envelope["summary"]]
     tally = sorted(set(words), key=ordered.index)
     parts = ", ".join(f"{words.count(word)} {word}" for word in tally)
-    total = f"{count(len(words), 'host')}: {parts} · {_counts(envelope['hosts'])}"
-    lines += [((piece, ""),) for piece in wrap(total, WIDTH)]
-    return lines
+    lines += [((piece, ""),) for piece in wrap(f"{count(len(words), 'host')}: {parts}", WIDTH)]
+    return [*lines, ((_counts(envelope["hosts"]), "dim"),)]
 
 
 def _key(entry: HostEntry) -> tuple[object, ...]:

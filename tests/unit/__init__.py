@@ -1,0 +1,1 @@
+"""Tests of single modules: no root, no network, no other host."""
