@@ -81,6 +81,11 @@ def link(name: str, dir_fd: Optional[int] = None) -> str:
     return os.readlink(name, dir_fd=dir_fd)
 
 
+def link_mode(name: str) -> int:
+    """Mode of a symbolic link itself; in /proc/PID/fd how the file was opened."""
+    return os.lstat(ROOT + name).st_mode
+
+
 def exists(name: str) -> bool:
     """Whether something lies there."""
     return os.access(ROOT + name, os.F_OK)

@@ -222,10 +222,16 @@ class _Scan:
     def _files(self, place: int, names: List[str], fds: Dict[What, int]) -> bool:
         """Count fds by node. False where the kernel refuses to say what they are."""
         what_is = self.nodes.what
+        # A CUDA process has each node open many times: the same path in the same table is
+        # looked at once where it is the driver's, every time where it is not.
+        again: Dict[str, What] = {}
         for name in names:
             try:
                 target = os.readlink(name, dir_fd=place)
                 if target[0] != "/":  # a socket, a pipe, an anonymous inode
+                    continue
+                if target in again:
+                    fds[again[target]] += 1
                     continue
                 found = sysroot.node(name, place)
                 if found is None:
@@ -239,6 +245,7 @@ class _Scan:
             what = what_is(found, target)
             if what is not None:
                 fds[what] = fds.get(what, 0) + 1
+                again[target] = what
         return True
 
     def _maps(self, proc_fd: int, task: str, tid: int, maps: Dict[What, int]) -> bool:

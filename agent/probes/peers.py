@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     Holding = Tuple[int, bool, bool]
     """pid, may read, may write"""
+    Where = Tuple[int, int, int]
+    """pid, task, number of a descriptor"""
 
 STANDARD = 2
 """Descriptors up to here are how any shell or supervisor starts a program."""
@@ -42,57 +44,79 @@ class Ends:
 
 
 class _Own:
-    """Pipes and sockets of one process: inode to (path of the descriptor, its number)."""
+    """Pipes and sockets of one process, by inode."""
 
-    __slots__ = ("net", "pid", "pipes", "sockets")
+    __slots__ = ("net", "pipes", "sockets")
 
-    def __init__(self, pid: int) -> None:
-        self.pid = pid
-        self.pipes: Dict[int, List[Tuple[str, int]]] = {}
+    def __init__(self) -> None:
+        self.pipes: Dict[int, List[Where]] = {}
         self.sockets: Dict[int, int] = {}
         self.net: Optional[int] = None
 
 
 class _Everyone:
-    """Who holds what, over all processes; ``complete`` is false where some were not readable."""
+    """Who holds which pipe or socket, over all tables of open files of all processes."""
 
-    __slots__ = ("complete", "held", "wanted")
+    __slots__ = ("denied", "held")
 
-    def __init__(self, wanted: Set[str]) -> None:
-        self.wanted = wanted
-        self.held: Dict[str, List[Holding]] = {}
-        self.complete = True
+    def __init__(self) -> None:
+        self.held: Dict[str, List[Where]] = {}
+        self.denied: Set[int] = set()
 
     def scan(self) -> None:
-        denied: Set[int] = set()
         for pid in sysroot.pids():
             try:
                 proc_fd = sysroot.open_dir("/proc/%d" % pid)
             except OSError:
                 continue
             try:
-                for _, place, names in tasks.tables(pid, proc_fd, denied):
-                    if not self._table(pid, place, names):
-                        denied.add(pid)
+                for tid, place, names in tasks.tables(pid, proc_fd, self.denied):
+                    self._table(pid, tid, place, names)
             finally:
                 os.close(proc_fd)
-        self.complete = not denied
 
-    def _table(self, pid: int, place: int, names: List[str]) -> bool:
-        wanted = self.wanted
+    def _table(self, pid: int, tid: int, place: int, names: List[str]) -> None:
+        held = self.held
         for name in names:
             try:
                 link = os.readlink(name, dir_fd=place)
-                if link in wanted:
-                    # The link's own mode says how the file was opened.
-                    mode = os.stat(name, dir_fd=place, follow_symlinks=False).st_mode
-                    row = (pid, bool(mode & CAN_READ), bool(mode & CAN_WRITE))
-                    self.held.setdefault(link, []).append(row)
             except PermissionError:
-                return False
+                self.denied.add(pid)
+                return
             except OSError:
                 continue
-        return True
+            if link[0] in "ps":  # pipe:[…] or socket:[…], else a path or anon_inode:…
+                where = (pid, tid, int(name))
+                if link in held:
+                    held[link].append(where)
+                else:
+                    held[link] = [where]
+
+    def own(self, pids: Set[int]) -> Dict[int, _Own]:
+        """The same by process, for those in *pids* that could be read."""
+        found = {pid: _Own() for pid in pids if pid not in self.denied}
+        for link, rows in self.held.items():
+            for row in rows:
+                own = found.get(row[0])
+                if own is None:
+                    continue
+                if link.startswith("pipe:["):
+                    own.pipes.setdefault(int(link[6:-1]), []).append(row)
+                elif link.startswith("socket:["):
+                    inode = int(link[8:-1])
+                    own.sockets[inode] = max(row[2], own.sockets.get(inode, 0))
+        return found
+
+    def holdings(self, link: str) -> List[Holding]:
+        """(pid, may read, may write) of each descriptor: the link's own mode says how."""
+        found = []
+        for pid, tid, number in self.held.get(link, ()):
+            try:
+                mode = sysroot.link_mode("/proc/%d/task/%d/fd/%d" % (pid, tid, number))
+            except OSError:
+                continue
+            found.append((pid, bool(mode & CAN_READ), bool(mode & CAN_WRITE)))
+        return found
 
 
 class Families:
@@ -149,106 +173,51 @@ def look(
     launcher_dead: Callable[[tasks.Stat], bool],
 ) -> Dict[int, Ends]:
     """Ends of each process in *wanted*; a process whose files cannot be read has none."""
-    owned = {}
-    for one in wanted:
-        own = _own(one.pid)
-        if own is not None:
-            owned[one.pid] = own
-    spaces = _spaces(list(owned.values()))
-    everyone = _Everyone(_links(owned, spaces))
-    if everyone.wanted:
-        everyone.scan()
+    everyone = _Everyone()
+    everyone.scan()
+    owned = everyone.own({one.pid for one in wanted})
+    spaces = _spaces(owned)
     families = Families(table, launcher_dead)
-    found = {}
-    for one in wanted:
-        own = owned.get(one.pid)
-        if own is not None:
-            space = spaces.get(own.net)
-            found[one.pid] = _judge(one, own, space, everyone, families)
-    return found
+    return {
+        one.pid: _judge(one, owned[one.pid], spaces, everyone, families)
+        for one in wanted
+        if one.pid in owned
+    }
 
 
-def _own(pid: int) -> Optional[_Own]:
-    own = _Own(pid)
-    denied: Set[int] = set()
-    try:
-        proc_fd = sysroot.open_dir("/proc/%d" % pid)
-    except OSError:
-        return own
-    try:
-        for tid, place, names in tasks.tables(pid, proc_fd, denied):
-            for name in names:
-                try:
-                    link = os.readlink(name, dir_fd=place)
-                except PermissionError:
-                    denied.add(pid)
-                    break
-                except OSError:
-                    continue
-                number = int(name)
-                if link.startswith("pipe:["):
-                    where = "/proc/%d/task/%d/fd/%s" % (pid, tid, name)
-                    own.pipes.setdefault(int(link[6:-1]), []).append((where, number))
-                elif link.startswith("socket:["):
-                    inode = int(link[8:-1])
-                    own.sockets[inode] = max(number, own.sockets.get(inode, 0))
-    finally:
-        os.close(proc_fd)
-    if denied:
-        return None
-    if own.sockets:
-        own.net = namespace(str(pid), "net")
-    return own
-
-
-def _spaces(owned: List[_Own]) -> Dict[Optional[int], Sockets]:
+def _spaces(owned: Dict[int, _Own]) -> Dict[Optional[int], Sockets]:
     """The sockets of each network namespace that a process with sockets lives in."""
     here = namespace("self", "net")
     found: Dict[Optional[int], Sockets] = {}
-    for own in owned:
-        if own.sockets and own.net not in found:
-            found[own.net] = Sockets(own.pid, own.net == here)
+    for pid, own in owned.items():
+        if own.sockets:
+            own.net = namespace(str(pid), "net")
+            if own.net not in found:
+                found[own.net] = Sockets(pid, own.net == here)
     return found
-
-
-def _links(owned: Dict[int, _Own], spaces: Dict[Optional[int], Sockets]) -> Set[str]:
-    """The links to look for in everybody's descriptors."""
-    wanted = set()
-    for own in owned.values():
-        for inode, ends in own.pipes.items():
-            if any(number > STANDARD for _, number in ends):
-                wanted.add("pipe:[%d]" % inode)
-        space = spaces.get(own.net)
-        if space is None:
-            continue
-        for inode, number in own.sockets.items():
-            if number <= STANDARD:
-                continue
-            one = space.unix.get(inode)
-            peer = one.peer if one is not None else space.tcp_peer(inode)
-            if peer:
-                wanted.add("socket:[%d]" % peer)
-    return wanted
 
 
 def _judge(
     one: tasks.Stat,
     own: _Own,
-    space: Optional[Sockets],
+    spaces: Dict[Optional[int], Sockets],
     everyone: _Everyone,
     families: Families,
 ) -> Ends:
     ends = Ends()
+    space = spaces.get(own.net)
     peers: Set[int] = set()
     unknown = False  # an end whose other side somebody may hold, who cannot be named
     orphaned: Optional[int] = 0
     beyond = [
-        inode for inode, where in own.pipes.items() if any(number > STANDARD for _, number in where)
+        inode
+        for inode, where in own.pipes.items()
+        if any(number > STANDARD for _, _, number in where)
     ]
     connected = [inode for inode, number in own.sockets.items() if number > STANDARD]
     family = families.of(one) if beyond or connected else set()
     for inode in beyond:
-        alone, others = _pipe(inode, own, everyone, family)
+        alone, others = _pipe(inode, one.pid, everyone, family)
         peers.update(others)
         if alone is None:
             unknown = True
@@ -280,16 +249,17 @@ def _judge(
 
 
 def _pipe(
-    inode: int, own: _Own, everyone: _Everyone, family: Set[int]
+    inode: int, pid: int, everyone: _Everyone, family: Set[int]
 ) -> Tuple[Optional[bool], Set[int]]:
     """(nobody holds the other end, outsiders that do) of one pipe; ``None``: not known."""
-    rows = everyone.held.get("pipe:[%d]" % inode, [])
-    reads = any(row[1] for row in rows if row[0] == own.pid)
-    writes = any(row[2] for row in rows if row[0] == own.pid)
+    link = "pipe:[%d]" % inode
+    rows = everyone.holdings(link)
+    reads = any(row[1] for row in rows if row[0] == pid)
+    writes = any(row[2] for row in rows if row[0] == pid)
     others = {
-        pid
-        for pid, may_read, may_write in rows
-        if pid not in family and ((writes and may_read) or (reads and may_write))
+        other
+        for other, may_read, may_write in rows
+        if other not in family and ((writes and may_read) or (reads and may_write))
     }
     if others:
         return False, others
@@ -298,21 +268,22 @@ def _pipe(
         return False, set()
     if not (reads or writes):  # closed meanwhile
         return False, set()
-    told = _told_by_pipe(own.pipes[inode], reads)
+    ends = [where for where in everyone.held[link] if where[0] == pid]
+    told = _told_by_pipe(ends[0], reads)
     if told is True:
         return True, set()
     if told is False:  # held where this agent cannot see
         return None, set()
-    return (True if everyone.complete else None), set()
+    return (None if everyone.denied else True), set()
 
 
-def _told_by_pipe(ends: List[Tuple[str, int]], reads: bool) -> Optional[bool]:
+def _told_by_pipe(where: Where, reads: bool) -> Optional[bool]:
     """Ask the pipe whether its other end is closed everywhere; ``None`` where it is not told.
 
     Opening another process's end adds a second holder on the same side for a moment, which
     neither side notices.
     """
-    name = sysroot.path(ends[0][0])
+    name = sysroot.path("/proc/%d/task/%d/fd/%d" % where)
     try:
         fd = os.open(name, (os.O_RDONLY if reads else os.O_WRONLY) | os.O_NONBLOCK)
     except OSError:
@@ -349,4 +320,4 @@ def _socket_end(
 
 def _outside(peer: int, everyone: _Everyone, family: Set[int]) -> Set[int]:
     rows = everyone.held.get("socket:[%d]" % peer, [])
-    return {pid for pid, _, _ in rows if pid not in family}
+    return {where[0] for where in rows if where[0] not in family}
