@@ -37,7 +37,7 @@ ENVIRONMENT = {
     "SHELL": "/bin/bash",
     "LANG": "C.UTF-8",
 }
-SECONDS_TO_END = 25.0
+SECONDS_TO_END = 35.0
 
 
 @dataclass(frozen=True)

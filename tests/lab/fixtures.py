@@ -6,7 +6,8 @@ Nothing is skipped: where the lab cannot run, the tests that need it fail and sa
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 import pytest
@@ -41,11 +42,10 @@ def labs() -> Iterator[LabFactory]:
         yield start
 
 
-def wait_until(what: str, happened: object, seconds: float = 10, pause: float = 0.02) -> None:
+def wait_until(
+    what: str, happened: Callable[[], object], seconds: float = 10, pause: float = 0.02
+) -> None:
     """Calls ``happened`` until it is true; fails the test with ``what`` after ``seconds``."""
-    import time
-
-    assert callable(happened)
     deadline = time.monotonic() + seconds
     while not happened():
         if time.monotonic() > deadline:

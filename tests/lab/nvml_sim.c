@@ -785,13 +785,13 @@ API nvmlDeviceGetMemoryInfo_v2(void *device, struct memory_v2 *out)
 }
 
 struct process {
-    u32 pid;
+    u32 pid, padding;
     u64 bytes;
     u32 gi, ci;
 };
 
 struct process_535 { /* the record of one driver series, longer than callers expect */
-    u32 pid;
+    u32 pid, padding;
     u64 bytes;
     u32 gi, ci;
     u64 protected_bytes;
@@ -821,12 +821,12 @@ static int processes(void *device, int list, u32 *room, struct process *out)
     for (int i = 0; i < count; i++) {
         u64 size = unknown ? ~0ULL : rows[i].bytes;
         if (scrambled) {
-            struct process_535 record = {rows[i].pid, size, rows[i].gi, rows[i].ci, 0};
+            struct process_535 record = {rows[i].pid, 0, size, rows[i].gi, rows[i].ci, 0};
             size_t at = (size_t)i * sizeof record, end = (size_t)given * sizeof *out;
             size_t left = at < end ? end - at : 0;
             memcpy((char *)out + at, &record, left < sizeof record ? left : sizeof record);
         } else {
-            out[i] = (struct process){rows[i].pid, size, rows[i].gi, rows[i].ci};
+            out[i] = (struct process){rows[i].pid, 0, size, rows[i].gi, rows[i].ci};
         }
     }
     return OK;

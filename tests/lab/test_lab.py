@@ -104,9 +104,9 @@ def test_inventory(shared_lab: api.Lab) -> None:
 def test_exec_passes_everything_through(shared_lab: api.Lab) -> None:
     host = next(iter(shared_lab.hosts))
     script = "cat; echo problem >&2; exit 7"
+    words = ["exec", str(shared_lab.directory), host, "--", "sh", "-c", script]
     done = subprocess.run(
-        [sys.executable, "-m", "tests.lab", "exec", str(shared_lab.directory), host]
-        + ["--", "sh", "-c", script],
+        [sys.executable, "-m", "tests.lab", *words],
         cwd=api.ROOT,
         input="given\n",
         capture_output=True,
