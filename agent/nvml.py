@@ -48,6 +48,13 @@ NVML_NAMES = (
 )
 """All names of the binding that the agent uses; the payload needs no others."""
 
+PROCESS_LISTS = (
+    ("compute", "nvmlDeviceGetComputeRunningProcesses"),
+    ("graphics", "nvmlDeviceGetGraphicsRunningProcesses"),
+    ("mps", "nvmlDeviceGetMPSComputeRunningProcesses"),
+)
+"""Kinds of process lists, and their functions without a version."""
+
 UNINITIALIZED = 1
 NOT_SUPPORTED = 3
 NO_PERMISSION = 4

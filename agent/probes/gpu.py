@@ -25,11 +25,6 @@ __all__ = ["gpu_devices", "gpu_processes", "gpu_wait"]
 MAX_INSTANCE = 63
 """A GPU has at most a handful of instances; a larger id is no id."""
 
-LISTS = (
-    ("compute", "nvmlDeviceGetComputeRunningProcesses"),
-    ("graphics", "nvmlDeviceGetGraphicsRunningProcesses"),
-    ("mps", "nvmlDeviceGetMPSComputeRunningProcesses"),
-)
 ABSENT = (nvml.NOT_SUPPORTED, nvml.FUNCTION_NOT_FOUND)
 
 
@@ -244,7 +239,7 @@ def _lists(
 ) -> bool:
     """Append the records of all lists of one handle; False where a list is not known."""
     complete = True
-    for kind, name in LISTS:
+    for kind, name in nvml.PROCESS_LISTS:
         try:
             records = nvml.list_processes(held, name, handle)
         except held.error as trouble:

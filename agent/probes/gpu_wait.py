@@ -145,11 +145,9 @@ def gpu_wait(
 def _row(held: Optional[nvml.Session], gpu: _Gpu, seconds: float) -> WaitGpu:
     listed: List[int] = []
     if held is not None and gpu.handle is not None:
-        for kind in ("Compute", "Graphics", "MPSCompute"):
+        for _, name in nvml.PROCESS_LISTS:
             try:
-                records = nvml.list_processes(
-                    held, "nvmlDeviceGet%sRunningProcesses" % kind, gpu.handle
-                )
+                records = nvml.list_processes(held, name, gpu.handle)
             except held.error:
                 continue
             listed.extend(record.pid for record in records)
