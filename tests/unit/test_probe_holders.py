@@ -6,10 +6,10 @@ import os
 from pathlib import Path
 
 import pytest
+
 from fleetmem.agent import sysroot
 from fleetmem.agent.model import PARTIAL, Trouble
 from fleetmem.agent.probes import holders, tasks
-
 from tests.unit.probe_actors import actor, state_of, until
 
 # /dev/full, /dev/random and /dev/zero open for everybody; the last one can be mapped too.
@@ -127,9 +127,7 @@ def test_a_task_with_its_own_table_of_files_is_looked_at_and_others_only_once(ho
     ]
 
 
-def test_without_kcmp_every_task_is_looked_at(
-    host: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_kcmp_every_task_is_looked_at(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     kcmp = tasks._Kcmp()
     kcmp.call = None
     monkeypatch.setattr(tasks, "_kcmp", kcmp)
