@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import uuid
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,6 +25,7 @@ class HostSpec:
     loader_cache: str
     gpus: tuple[tuple[int, int], ...]
     gpu_mib: int
+    sshd_extra: str
     net: bool
     expose: tuple[str, ...]
 
@@ -43,7 +45,6 @@ PrintLastLog no
 LogLevel ERROR
 MaxStartups 200:30:400
 MaxSessions 64
-AllowUsers root {users}
 Subsystem sftp internal-sftp
 """
 
@@ -62,9 +63,8 @@ def write(spec: HostSpec, authorized_key: str) -> None:
     etc.mkdir(parents=True)
     logs = home / "hogs"
     logs.mkdir()
-    logs.chmod(0o1777)
-    names = " ".join(name for name, _, _ in USERS)
-    config = SSHD_CONFIG.format(address=spec.address, port=spec.port, users=names)
+    logs.chmod(0o777)
+    config = SSHD_CONFIG.format(address=spec.address, port=spec.port) + spec.sshd_extra
     rules = "\n".join(f"{name} ALL=(ALL:ALL) NOPASSWD: ALL" for name, _, sudo in USERS if sudo)
     put(home / "sshd_config", config)
     put(home / "authorized_keys", authorized_key)
@@ -77,6 +77,21 @@ def write(spec: HostSpec, authorized_key: str) -> None:
     put(etc / "machine-id", uuid.uuid4().hex + "\n")
     put(etc / "boot_id", f"{uuid.uuid4()}\n", 0o444)
     put(etc / "devices", _devices(spec))
+
+
+def sshd_extra() -> str:
+    """Lines that only newer servers know: no penalties for clients that only knock."""
+    line = "PerSourcePenalties=no"
+    try:
+        known = subprocess.run(
+            ["/usr/sbin/sshd", "-G", "-f", "/dev/null", "-o", line],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            check=False,
+        )
+    except OSError:
+        return ""
+    return line.replace("=", " ") + "\n" if known.returncode == 0 else ""
 
 
 def put(path: Path, text: str, mode: int = 0o644) -> None:

@@ -99,8 +99,10 @@ static void let_go(void)
 
 static int open_log(void)
 {
-    char path[64];
+    char path[64], old[80];
     snprintf(path, sizeof path, LOGS "/%d.log", getpid());
+    snprintf(old, sizeof old, "%s.1", path);
+    rename(path, old); /* an earlier process with this pid */
     int fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
     if (fd < 0)
         die("%s: %s", path, strerror(errno));
@@ -521,6 +523,8 @@ int main(int argc, char **argv)
     sigset_t all;
     sigfillset(&all);
     sigprocmask(SIG_BLOCK, &all, NULL);
+    for (int i = 1; i < NSIG; i++)
+        signal(i, SIG_DFL); /* an ignored signal could not be waited for */
     struct found found = {0};
     need_gpu();
     if (is("ambiguous-heirs"))

@@ -38,6 +38,7 @@ def main() -> int:
     """Argument: the wish as JSON; its ``fd`` is a socket to the starter."""
     if os.fork():
         os._exit(0)  # the starter waits for this one, and has no child to reap later
+    os.umask(0o022)
     wish = json.loads(sys.argv[1])
     starter = socket.socket(fileno=wish["fd"])
     starter.set_inheritable(False)
@@ -110,6 +111,7 @@ def _start(
     cache = build.loader_cache(built)
     numbers, running.consoles = devices.gpu_numbers(gpus, directory)
     net = bool(wish["net"])
+    extra = files.sshd_extra()
     base, reservation = address.reserve(str(directory), count)
     names = [f"gh200-{index:02d}" for index in range(1, count + 1)]
     key = state.client_key(directory)
@@ -123,6 +125,7 @@ def _start(
             loader_cache=str(cache),
             gpus=numbers,
             gpu_mib=int(wish["gpu_mib"]),
+            sshd_extra=extra,
             net=net,
             expose=tuple(wish["expose"]),
         )
@@ -168,9 +171,9 @@ def _child(become: Callable[[], None], writer: int, keeper: int) -> NoReturn:
         if kernel.start_time(keeper) is None:
             os._exit(1)
         os.setsid()
-        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            signal.signal(number, signal.SIG_DFL)
         signal.set_wakeup_fd(-1)
+        for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+            signal.signal(number, signal.SIG_DFL)  # also what the starter ignored
         become()
     except BaseException as error:  # noqa: BLE001 - a forked child must never return
         os.write(writer, str(error).encode()[:4000] or b"failed")

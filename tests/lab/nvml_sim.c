@@ -324,7 +324,8 @@ static double seconds_dead(const char *name, long pid, u64 start, const struct s
     char path[384];
     struct timespec now, since;
     struct stat seen;
-    mkdir(ROOT "/state", 0777);
+    if (mkdir(ROOT "/state", 0777) == 0)
+        chmod(ROOT "/state", 01777);
     snprintf(path, sizeof path, ROOT "/state/%.200s.%ld.%llu.%ld%09ld", name, pid, start,
              (long)file->st_mtim.tv_sec, (long)file->st_mtim.tv_nsec);
     int fd = open(path, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);

@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pytest
@@ -41,6 +42,9 @@ class Stage:
 
     def lives(self, pid: int) -> bool:
         return inside.exists(self.lab, self.host, pid)
+
+    def ended(self, pid: int) -> bool:
+        return not self.lives(pid)
 
     def kill(self, signal: str, *pids: int) -> None:
         inside.kill(self.lab, self.host, signal, *pids)
@@ -244,9 +248,22 @@ def test_memory_is_back_when_all_heirs_are_gone(stages: dict[str, Stage], kind: 
     stage = stages[kind]
     for left in range(len(stage.hog.holders), 0, -1):
         assert stage.used() == SIZE * left // len(stage.hog.holders)
-        stage.kill("TERM", stage.hog.holders[left - 1])
-        wait_until("it ends", lambda pid=stage.hog.holders[left - 1]: not stage.lives(pid))
+        pid = stage.hog.holders[left - 1]
+        stage.kill("TERM", pid)
+        wait_until("it ends", partial(stage.ended, pid))
     assert stage.used() == 0
+
+
+def test_a_pid_used_again_starts_a_new_log(stages: dict[str, Stage]) -> None:
+    stage = stages["unreaped"]
+    logs = stage.lab.directory / stage.host / "hogs"
+    (before,) = stage.lab.hog(stage.host, "bystander", 0, 0).holders
+    for pid in range(before + 1, before + 300):
+        (logs / f"{pid}.log").write_text("TERM 1.000 from 2\n", "ascii")
+    (again,) = stage.lab.hog(stage.host, "bystander", 0, 0, "ops").holders
+    assert before < again < before + 300
+    assert stage.names(again) == []
+    assert (logs / f"{again}.log.1").read_text("ascii") == "TERM 1.000 from 2\n"
 
 
 def test_command_line(stages: dict[str, Stage]) -> None:
