@@ -447,7 +447,6 @@ class Interrupted(FleetError):
 
     code = "interrupted"
     exit_code = EXIT_SIGINT
-    outcome = "not_attempted"
 
 
 class Terminated(FleetError):
@@ -455,7 +454,6 @@ class Terminated(FleetError):
 
     code = "terminated"
     exit_code = EXIT_SIGTERM
-    outcome = "not_attempted"
 
 
 class InternalError(FleetError):

@@ -126,6 +126,16 @@ class Jumps:
         if not jump.opening.cancelled() and jump.opening.exception() is None:
             await jump.opening.result().close()
 
+    async def close(self) -> None:
+        """Close what is still open, whoever uses it."""
+        jumps = [jump for way in self._open.values() for jump in way]
+        self._open.clear()
+        for jump in jumps:
+            if not jump.opening.done():
+                jump.opening.cancel()
+            elif not jump.opening.cancelled() and jump.opening.exception() is None:
+                await jump.opening.result().close()
+
 
 async def _started(opener: Callable[[], Awaitable[Any]]) -> Any:
     return await opener()
