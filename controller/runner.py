@@ -176,6 +176,7 @@ async def run_hosts(
             watcher.cancel()
         for worker in workers:
             worker.cancel()
+        await asyncio.gather(*workers, return_exceptions=True)
     return run.finish()
 
 

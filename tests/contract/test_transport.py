@@ -219,11 +219,15 @@ def test_writing_to_an_ended_command_is_a_lost_session(host: Host) -> None:
     async def work(connection: Connection) -> None:
         channel = await connection.start("exit 0")
         assert await channel.wait() == Exit(0)
-        with pytest.raises(SessionLost):
+
+        async def write_on() -> None:
             for _ in range(200):
                 channel.write(b"x" * 65536)
                 await channel.drain()
                 await asyncio.sleep(0.01)
+
+        with pytest.raises(SessionLost):
+            await write_on()
 
     with_connection(host, work)
 
