@@ -58,7 +58,7 @@ class RunRow:
 
 
 def open_history(
-    directory: Path | None = None, warn: Callable[[str], None] = lambda text: None
+    warn: Callable[[str], None] = lambda text: None, directory: Path | None = None
 ) -> History:
     """Open (and create or migrate) the history; HistoryUnavailable where that cannot be."""
     import sqlite3
@@ -85,7 +85,7 @@ def open_history(
 def open_or_warn(warn: Callable[[str], None], directory: Path | None = None) -> History | None:
     """The history for a run that only reads; one warning and ``None`` where there is none."""
     try:
-        return open_history(directory, warn)
+        return open_history(warn, directory)
     except HistoryUnavailable as error:
         warn(f"this run is not recorded: {error.message}")
         return None

@@ -32,6 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(words: list[str]) -> int:
     import click
+
     from fleetmem.controller import errors
     from fleetmem.controller.cli.commands import fleetmem
 

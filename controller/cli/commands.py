@@ -5,9 +5,9 @@ from __future__ import annotations
 from importlib import import_module
 
 import click
-from fleetmem.agent.wire import PROTOCOL, SCHEMA
 
 from fleetmem import __version__
+from fleetmem.agent.wire import PROTOCOL, SCHEMA
 
 COMMANDS = {
     "reclaim": ("reclaim", "Get GPU memory back from leftover processes, and prove it."),

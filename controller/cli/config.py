@@ -6,18 +6,10 @@ import os
 from typing import Any
 
 import click
-from fleetmem.controller.cli.options import (
-    FANOUT,
-    TIMEOUT_SECONDS,
-    Command,
-    Common,
-    common,
-    option,
-)
+
+from fleetmem.controller.cli.options import Command, Common, common, option
 from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.cli.values import span
 from fleetmem.controller.envelope import finish, new_envelope, new_run
-from fleetmem.controller.errors import UsageError
 from fleetmem.controller.render.line import Line, left
 from fleetmem.controller.render.safe import safe
 from fleetmem.controller.state_directory import state_directory
@@ -51,19 +43,31 @@ def show(common: Common, origin: bool) -> int:
 
 
 def settings() -> list[dict[str, Any]]:
-    """Every setting: name, value, and the place that decided it."""
-    timeout = _from_environment("FLEETMEM_TIMEOUT", TIMEOUT_SECONDS)
-    try:
-        timeout["value"] = span(timeout["value"])
-    except click.BadParameter as error:
-        raise UsageError(f"FLEETMEM_TIMEOUT: {error.message}") from None
+    """Every setting: name, value, and the place that decided it.
+
+    Options are read by the code that the commands use; click.BadParameter where one is wrong.
+    """
+    from fleetmem.controller.cli.hosts import command as hosts
+
+    context = hosts.make_context("fleetmem config show", [])
+    options = ("fanout", "timeout_seconds", "output")
     return [
         {"name": "inventory", **_inventory()},
-        {"name": "fanout", **_from_environment("FLEETMEM_FANOUT", FANOUT)},
-        {"name": "timeout_seconds", **timeout},
-        {"name": "output", **_from_environment("FLEETMEM_OUTPUT", "table")},
+        *({"name": name, **_option(context, name)} for name in options),
         {"name": "state_directory", **_state_directory()},
     ]
+
+
+def _option(context: click.Context, name: str) -> dict[str, Any]:
+    source = context.get_parameter_source(name)
+    variable = next(
+        parameter.envvar for parameter in context.command.params if parameter.name == name
+    )
+    given = source is not None and source.name == "ENVIRONMENT"
+    return {
+        "value": context.params[name],
+        "origin": f"environment {variable}" if given else "default",
+    }
 
 
 def _inventory() -> dict[str, Any]:
@@ -83,13 +87,6 @@ def _state_directory() -> dict[str, Any]:
     chosen = os.environ.get("XDG_STATE_HOME", "").startswith("/")
     origin = "environment XDG_STATE_HOME" if chosen else "default"
     return {"value": str(state_directory()), "origin": origin}
-
-
-def _from_environment(variable: str, default: Any) -> dict[str, Any]:
-    value = os.environ.get(variable)
-    if value:
-        return {"value": value, "origin": f"environment {variable}"}
-    return {"value": default, "origin": "default"}
 
 
 def _line(row: dict[str, Any]) -> Line:

@@ -16,9 +16,8 @@ _CODES = {signal.SIGINT: EXIT_SIGINT, signal.SIGTERM: EXIT_SIGTERM}
 
 def load_fleet(common: Common) -> Any:
     """The fleet that the common options name; UsageError where they name none."""
-    from fleetmem.controller.fleet import FleetSettings
-
     from fleetmem import Fleet
+    from fleetmem.controller.fleet import FleetSettings
 
     return Fleet.load(
         inventory=common.inventory,

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import click
+
 from fleetmem.controller.cli import engine
 from fleetmem.controller.cli.live import Live
 from fleetmem.controller.cli.options import Command, Common, common, option
@@ -73,7 +74,7 @@ def _check(fleet: Any, common: Common, screen: Screen) -> int:
 
     async def work() -> Envelope:
         async with live.ticking():
-            envelope: Envelope = await fleet.check()
+            envelope: Envelope = await fleet.check(live.on_event)
             return envelope
 
     envelope, signal_code = engine.run(work, live.note)

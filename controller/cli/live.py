@@ -35,6 +35,8 @@ class Live:
             self._progress.done(event["host"])
         elif kind == "wait":
             self._progress.note(wait_text(event))
+        elif kind == "warning":
+            self.note(f"warning: {event['text']}")
         elif kind == "rung" and self._single:
             self._row(event["rung"])
 

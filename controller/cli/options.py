@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import click
+
 from fleetmem.controller.cli.values import span
 
 FANOUT = 64
-TIMEOUT_SECONDS = 300.0
+TIMEOUT_SECONDS = 60.0
 OUTPUTS = ("table", "json", "jsonl", "csv")
 
 
@@ -125,7 +126,7 @@ def _host_options(required: bool) -> list[Callable[[Any], Any]]:
             default=TIMEOUT_SECONDS,
             envvar="FLEETMEM_TIMEOUT",
             place="advanced",
-            help="Deadline of each host, such as 90s or 5m.  [default: 5m]",
+            help="For reaching and reading a host, such as 90s or 5m.  [default: 1m]",
         ),
         option(
             "--fail-on",

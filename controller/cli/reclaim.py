@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import click
+
 from fleetmem.controller.cli import ask, engine
 from fleetmem.controller.cli.live import Live
 from fleetmem.controller.cli.options import Command, Common, common, option

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import click
+
 from fleetmem.controller.cli.options import Command, Common, common, option
 from fleetmem.controller.cli.screen import Screen
 from fleetmem.controller.envelope import finish, new_envelope, new_run

@@ -176,7 +176,7 @@ def _used(group: Sequence[tuple[HostEntry, Target]], told: set[tuple[str, int]])
 def _spared_rows(rows: Sequence[tuple[HostEntry, Spared]], many: bool) -> list[Line]:
     groups: dict[tuple[str, ...], list[tuple[HostEntry, Spared]]] = {}
     for entry, row in rows:
-        key = (row["class"], template(row["name"]), template(row["why"]))
+        key = (row["class"] or "", template(row["name"]), template(row["why"]))
         groups.setdefault(key, []).append((entry, row))
     lines: list[Line] = []
     for group in list(groups.values())[:_MAX_SPARED]:
@@ -196,7 +196,7 @@ def _spared_row(group: Sequence[tuple[HostEntry, Spared]], many: bool) -> list[L
     if user and len({row.get("user") for row in spared}) == 1:
         who += f" ({user})"
     text = safe(f"{who}: {fold_names(row['why'] for row in spared)}")
-    kind = spared[0]["class"]
+    kind = spared[0]["class"] or "unclear"
     wide = 52 if many else 67
     first, *more = wrap(text, wide)
     head = f"{left(gpus, 5 if many else 7)} {right(used, 12)}  {left(first, wide)}  "

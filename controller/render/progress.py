@@ -33,7 +33,7 @@ def progress_text(
     return f"{done}/{total}" + (f" · slowest {', '.join(shown)}" if shown else "")
 
 
-def falling_bar(used_bytes: int | None, start_bytes: int | None, width: int = 8) -> str:
+def falling_bar(used_bytes: float | None, start_bytes: int | None, width: int = 8) -> str:
     """Memory that still has to come back, as a bar of *width* cells, full at the start."""
     if used_bytes is None or not start_bytes:
         return "?" * width
@@ -44,14 +44,23 @@ def falling_bar(used_bytes: int | None, start_bytes: int | None, width: int = 8)
 
 
 def wait_text(event: Mapping[str, Any]) -> str:
-    """The running rung of one host: a falling bar a GPU and the seconds that are left."""
-    pairs = list(zip(event["used_bytes"], event["start_bytes"], strict=True))
-    bars = " ".join(falling_bar(used, start) for used, start in pairs[:8])
-    text = f"{safe(event['host'])} {bars} {event['seconds']:.1f} s"
+    """The running rung of one host: a falling bar a GPU and the seconds that are left.
+
+    Used bytes and seconds come from the host as they are; what is no number is unknown.
+    """
+    pairs = zip(event["used_bytes"], event["start_bytes"], strict=False)
+    bars = " ".join(falling_bar(_number(used), start) for used, start in list(pairs)[:8])
+    passed = _number(event["seconds"])
+    if passed is None:
+        return f"{safe(event['host'])} {bars}"
+    text = f"{safe(event['host'])} {bars} {passed:.1f} s"
     expect = event.get("expect_seconds")
-    if expect is not None:
-        text += f", about {max(expect - event['seconds'], 0):.1f} s left"
-    return text
+    return text if expect is None else f"{text}, about {max(expect - passed, 0):.1f} s left"
+
+
+def _number(value: Any) -> float | None:
+    usable = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if usable and abs(value) < 1 << 60 else None
 
 
 class Progress:

@@ -14,7 +14,7 @@ from fleetmem.controller.envelope import (
     Reclaim,
 )
 from fleetmem.controller.nodeset import fold
-from fleetmem.controller.render.line import WIDTH, Line, cells, left, right, wrap
+from fleetmem.controller.render.line import WIDTH, Line, cells, clip, left, right, wrap
 from fleetmem.controller.render.plan import hosts_first
 from fleetmem.controller.render.safe import safe
 from fleetmem.controller.render.size import count, gib, mib_span, seconds, seconds_span
@@ -23,7 +23,12 @@ TOLERANCE_BYTES = 64 << 20
 """A GPU counts as back at its baseline up to this much above it."""
 
 _GOOD = {"reclaimed": ("✓", "good"), "nothing_to_do": ("·", "dim"), "planned": ("!", "warn")}
-_ENDED = {"partial": ("·", "dim"), "not_attempted": ("–", "dim")}
+_ENDED = {
+    "ok": ("·", "dim"),
+    "partial": ("·", "dim"),
+    "not_attempted": ("–", "dim"),
+    "unreachable": ("–", "bad"),
+}
 _HOSTS = 20
 _MAX_NEXT = 8
 
@@ -35,16 +40,21 @@ def verdict_lines(envelope: Envelope) -> list[Line]:
     return [*lines, *next_lines(entries)]
 
 
+def _judged(entry: HostEntry) -> bool:
+    """Whether the verdict is how the host ended; an error after the plan outweighs it."""
+    return "reclaim" in entry and (
+        entry["outcome"] in ("ok", "partial") or entry["reclaim"]["verdict"] == "unknown"
+    )
+
+
 def _mark(entry: HostEntry) -> tuple[str, str, str]:
     """Glyph, style and the word that says how the host ended."""
-    if "reclaim" in entry:
+    if _judged(entry):
         word: str = entry["reclaim"]["verdict"]
         glyph, style = _GOOD.get(word, ("✗", "bad"))
     else:
         word = entry["outcome"]
         glyph, style = _ENDED.get(word, ("✗", "bad"))
-        if word == "unreachable":
-            glyph = "–"
     return glyph, style, word
 
 
@@ -80,7 +90,7 @@ def _many(envelope: Envelope) -> list[Line]:
 def _key(entry: HostEntry) -> tuple[object, ...]:
     """What makes two hosts equal on the screen; the first part is how bad it is."""
     word = _mark(entry)[2]
-    if "reclaim" not in entry:
+    if not _judged(entry):
         code = entry["error"]["code"] if entry["error"] else ""
         return (0 if word == "unknown" else 3, word, code)
     section = entry["reclaim"]
@@ -92,7 +102,7 @@ def _key(entry: HostEntry) -> tuple[object, ...]:
 
 def _group(group: Sequence[HostEntry]) -> list[Line]:
     glyph, style, word = _mark(group[0])
-    first, *more = wrap(_text(group), WIDTH - _HOSTS - 27)
+    first, *more = _evidence_lines(_text(group), WIDTH - _HOSTS - 27, 2 if word in _GOOD else 6)
     rest: Line = ((f" {left(word, 17)} ", style), (first, ""))
     rows = hosts_first((entry["host"] for entry in group), _HOSTS, rest)
     number = right(str(len(group)), 4)
@@ -107,11 +117,19 @@ def _group(group: Sequence[HostEntry]) -> list[Line]:
     return [*rows, *(((indent + piece, ""),) for piece in more)]
 
 
+def _evidence_lines(text: str, width: int, limit: int) -> list[str]:
+    """*text* in at most *limit* lines; the last then ends in ``…``, since json has it all."""
+    pieces = wrap(text, width)
+    if len(pieces) <= limit:
+        return pieces
+    return [*pieces[: limit - 1], clip(" ".join(pieces[limit - 1 :]), width)]
+
+
 def _text(group: Sequence[HostEntry]) -> str:
     """What there is to say about hosts that ended alike, harmless for a terminal."""
-    sections = [entry["reclaim"] for entry in group if "reclaim" in entry]
-    if not sections:
+    if not _judged(group[0]):
         return _error_text(group)
+    sections = [entry["reclaim"] for entry in group]
     verdict = sections[0]["verdict"]
     if verdict == "reclaimed":
         text = _reclaimed_text(sections)

@@ -31,7 +31,7 @@ def said() -> list[str]:
 @pytest.fixture
 def history(tmp_path: Path, said: list[str]) -> Iterator[History]:
     """A fresh history."""
-    opened = open_history(tmp_path / "state", said.append)
+    opened = open_history(said.append, tmp_path / "state")
     yield opened
     opened.close()
 
@@ -118,7 +118,7 @@ def test_the_trail_is_synced_before_it_returns(tmp_path: Path) -> None:
         "from fleetmem.controller.history import open_history\n"
         "from fleetmem.controller.envelope import new_run\n"
         "import sqlite3\n"
-        "history = open_history(Path(sys.argv[1]))\n"
+        "history = open_history(directory=Path(sys.argv[1]))\n"
         "seen = []\n"
         "history._database.set_trace_callback(seen.append)\n"
         "history.trail('op', 'a', {})\n"
@@ -148,7 +148,7 @@ def test_private_to_its_owner(tmp_path: Path) -> None:
     old = os.umask(0)
     try:
         (tmp_path / "s").mkdir(mode=0o777)
-        opened = open_history(tmp_path / "s")
+        opened = open_history(directory=tmp_path / "s")
         opened.trail("op", "a", {})
         modes = {stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "s").iterdir()}
         assert stat.S_IMODE((tmp_path / "s").stat().st_mode) == 0o700
@@ -165,7 +165,7 @@ def test_a_directory_that_is_not_ours(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     for name in ("link", "file", "file/below"):
         with pytest.raises(HistoryUnavailable):
-            open_history(tmp_path / name)
+            open_history(directory=tmp_path / name)
 
 
 def test_a_run_that_reads_goes_on_without(tmp_path: Path, said: list[str]) -> None:
@@ -193,18 +193,18 @@ def test_a_full_disk(history: History, said: list[str]) -> None:
 
 def test_newer_tables_are_left_alone(tmp_path: Path) -> None:
     """A history of a newer version is neither changed nor misread."""
-    opened = open_history(tmp_path)
+    opened = open_history(directory=tmp_path)
     opened.close()
     database = sqlite3.connect(tmp_path / "history.sqlite")
     database.execute(f"PRAGMA user_version={len(MIGRATIONS) + 1}")
     database.close()
     with pytest.raises(HistoryUnavailable, match="newer"):
-        open_history(tmp_path)
+        open_history(directory=tmp_path)
 
 
 def test_migrations_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A second version adds to what the first one kept; a failing step changes nothing."""
-    opened = open_history(tmp_path)
+    opened = open_history(directory=tmp_path)
     run = record(opened, idle("a"))
     opened.close()
     more = (*MIGRATIONS, ("CREATE TABLE extra (x INTEGER) STRICT",))
@@ -212,10 +212,10 @@ def test_migrations_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
         history_module, "MIGRATIONS", (*more, ("CREATE TABLE half (x INTEGER) STRICT", "nonsense"))
     )
     with pytest.raises(HistoryUnavailable):
-        open_history(tmp_path)
+        open_history(directory=tmp_path)
     monkeypatch.setattr(history_module, "MIGRATIONS", more)
     for _ in range(2):
-        opened = open_history(tmp_path)
+        opened = open_history(directory=tmp_path)
         assert opened.load(run)["targeted"] == ["a"]
         tables = opened._rows("SELECT name FROM sqlite_master WHERE type = 'table'", ())
         assert ("extra",) in tables
@@ -227,7 +227,7 @@ def test_damaged_file(tmp_path: Path) -> None:
     """Something else under that name is an error with the path, not a traceback."""
     (tmp_path / "history.sqlite").write_bytes(b"not a database" * 100)
     with pytest.raises(HistoryUnavailable, match=r"history\.sqlite"):
-        open_history(tmp_path)
+        open_history(directory=tmp_path)
 
 
 def test_network_file_systems_have_no_wal(
@@ -235,12 +235,12 @@ def test_network_file_systems_have_no_wal(
 ) -> None:
     """Shared memory does not work there: the plain journal, with a note."""
     monkeypatch.setattr(history_module, "on_network", lambda directory: True)
-    opened = open_history(tmp_path, said.append)
+    opened = open_history(said.append, tmp_path)
     assert opened._rows("PRAGMA journal_mode", ()) == [("delete",)]
     assert "network" in said[0]
     opened.close()
     monkeypatch.undo()
-    opened = open_history(tmp_path, said.append)
+    opened = open_history(said.append, tmp_path)
     assert opened._rows("PRAGMA journal_mode", ()) == [("wal",)]
     opened.close()
 
@@ -285,7 +285,7 @@ def test_several_processes_at_once(tmp_path: Path) -> None:
         "import sys; from pathlib import Path\n"
         "from fleetmem.controller.history import open_history\n"
         "from fleetmem.controller.envelope import new_run, new_host\n"
-        "history = open_history(Path(sys.argv[1]), lambda text: sys.exit(text))\n"
+        "history = open_history(lambda text: sys.exit(text), Path(sys.argv[1]))\n"
         "run = new_run('reclaim')\n"
         "history.begin(run, [f'h{n}' for n in range(25)])\n"
         "for n in range(25):\n"
@@ -295,7 +295,7 @@ def test_several_processes_at_once(tmp_path: Path) -> None:
     command = [sys.executable, "-c", script, str(tmp_path / "state")]
     running = [subprocess.Popen(command) for _ in range(4)]
     assert [process.wait(60) for process in running] == [0, 0, 0, 0]
-    opened = open_history(tmp_path / "state")
+    opened = open_history(directory=tmp_path / "state")
     assert [run.outcomes for run in opened.runs()] == [{"ok": 25}] * 4
     assert len(opened.trail_of("op")) == 100
     opened.close()
@@ -306,7 +306,7 @@ def test_a_killed_writer_leaves_a_sound_history(tmp_path: Path) -> None:
     script = (
         "import sys; from pathlib import Path\n"
         "from fleetmem.controller.history import open_history\n"
-        "history = open_history(Path(sys.argv[1]))\n"
+        "history = open_history(directory=Path(sys.argv[1]))\n"
         "for n in range(100000):\n"
         "    history.trail('op', 'a', {'number': n})\n"
         "    print(n, flush=True)\n"
@@ -318,7 +318,7 @@ def test_a_killed_writer_leaves_a_sound_history(tmp_path: Path) -> None:
         told = [int(process.stdout.readline()) for _ in range(20)]
         process.kill()
         told += [int(line) for line in process.stdout if line.endswith("\n")]
-    opened = open_history(tmp_path)
+    opened = open_history(directory=tmp_path)
     kept = [event["number"] for event in opened.trail_of("op")]
     assert kept[: len(told)] == told
     assert opened._rows("PRAGMA integrity_check", ()) == [("ok",)]

@@ -111,6 +111,18 @@ def test_falling_bar() -> None:
     assert wait_text(event) == "h\\x1b ████···· 1.0 s, about 1.5 s left"
 
 
+def test_a_host_cannot_break_the_progress_line() -> None:
+    """Chunks of a wait are remote data: wrong types and lengths are shown as unknown."""
+    event = {
+        "host": "h",
+        "used_bytes": ["\x1b", float("nan"), 1, 2, True, 10**400],
+        "start_bytes": [100, 100, 100],
+        "seconds": "soon",
+        "expect_seconds": 1.0,
+    }
+    assert wait_text(event) == "h ???????? ???????? ▏·······"
+
+
 def progress_on(
     stream: io.StringIO, quiet: bool = False, **environ: str
 ) -> tuple[Progress, list[float]]:
