@@ -1,0 +1,200 @@
+"""Events to invocations: where one start ends and the next begins, and whose figure it is.
+
+The journal's invocation id decides where there is one. Else a new invocation begins at start
+markers, at a new pid of an engine process, at a second target load of the same rank, and at
+the first engine line after an exit. A second pool line alone is a draft's pool.
+"""
+
+from __future__ import annotations
+
+from .build import Build, Rank
+from .finish import finish_all
+from .model import Event, Invocation
+from .steps import STEPS
+
+_TAIL = frozenset(("exit", "error", "restart", "stopped", "failed", "phase", "ignore", "presence"))
+_QUIET = frozenset(("ignore", "phase", "count", "config"))
+_RANKED = frozenset(
+    (
+        "load_begin",
+        "load_end",
+        "pool",
+        "pool_draft",
+        "pool_end",
+        "graph_begin",
+        "graph_end",
+        "breakdown",
+        "presence",
+        "add",
+    )
+)
+_DRAFT_TYPES = ("NextN", "MTP", "Eagle", "DFlash", "Medusa", "Draft")
+MAX_INVOCATIONS = 5000
+
+
+class Reducer:
+    """Takes events in log order; ``finish`` gives the invocations, oldest first."""
+
+    def __init__(self) -> None:
+        self._builds: list[Build] = []
+        self._by_id: dict[str, Build] = {}
+        self._pid_home: dict[tuple[str, int], Build] = {}
+        self.unit: str | None = None
+
+    def see(self, invocation: str, time: str | None) -> None:
+        """The journal names an invocation, whether or not a pattern knows the line."""
+        build = self._by_id.get(invocation)
+        if build is None:
+            build = self._by_id[invocation] = self._new()
+            build.invocation_id = invocation
+        if time is not None:
+            build.started = build.started or time
+            build.last = time
+
+    def take(self, event: Event) -> None:
+        """Apply one event."""
+        build = self._home(event)
+        if build is None:
+            return
+        key = self._key(event)
+        rank = build.rank(key) if key is not None and self._has_rank(event) else None
+        if rank is not None:
+            head = event.head
+            if head.pid is not None:
+                rank.values["pid"] = head.pid
+            if head.repeated is not None:
+                rank.values["repeated"] = max(head.repeated, rank.values.get("repeated", 0))
+        if event.engine is not None and event.step not in ("ignore",):
+            build.votes[event.engine] = build.votes.get(event.engine, 0) + 1
+        STEPS[event.step](build, rank, event)
+        if event.step not in _QUIET and event.step not in ("start", "restart", "presence"):
+            build.dirty = True
+        if event.step != "ignore":
+            build.keep_line(event, key)
+
+    def finish(self, forced: str | None) -> tuple[str | None, tuple[Invocation, ...]]:
+        """The engine of the newest invocation that shows one, and all invocations."""
+        return finish_all(self._builds, forced)
+
+    def _new(self) -> Build:
+        build = Build()
+        if len(self._builds) >= MAX_INVOCATIONS:
+            self._builds.pop(0)
+        self._builds.append(build)
+        return build
+
+    def _home(self, event: Event) -> Build | None:
+        head = event.head
+        if head.invocation is not None:
+            self.see(head.invocation, head.time)
+            return self._by_id[head.invocation]
+        if event.values.get("systemd") and event.step == "start" and not _unit_line(event):
+            return None
+        if self._by_id and self._builds:  # the journal decides: others belong to the newest
+            return self._builds[-1]
+        build = self._builds[-1] if self._builds else None
+        if build is None:
+            if event.step in _QUIET or event.step == "restart":
+                return None if event.step != "phase" else self._new()
+            build = self._new()
+        elif self._border(build, event):
+            build = self._new()
+        return self._pid(build, event)
+
+    def _border(self, build: Build, event: Event) -> bool:
+        if build.ended and event.step not in _TAIL:
+            return True
+        if event.step == "start":
+            return self._starts(build, event)
+        if event.step == "load_end" and event.engine in ("sglang", "vllm", "trtllm"):
+            return self._second_load(build, event)
+        if event.step == "load_begin":
+            return _memory_is_back(build, event, self._key(event))
+        return False
+
+    def _starts(self, build: Build, event: Event) -> bool:
+        mark = (event.pattern, event.head.process)
+        known = mark in build.starts
+        sibling = any(name == event.pattern for name, _ in build.starts)
+        if not build.dirty and not (known and event.values.get("systemd")):
+            build.starts.add(mark)
+            return False
+        if sibling and not known:  # one of several engine cores
+            build.starts.add(mark)
+            return False
+        return not (event.engine == "llamacpp" and build.votes.get("ollama"))
+
+    def _second_load(self, build: Build, event: Event) -> bool:
+        key = self._key(event)
+        rank = build.ranks.get(key) if key is not None else None
+        if rank is None or rank.loads == 0:
+            return False
+        if event.engine != "sglang":
+            return True
+        kind = str(event.values.get("model_type") or "")
+        if any(word in kind for word in _DRAFT_TYPES):
+            return False
+        if kind and kind == rank.model_type:
+            return True
+        weights, first = event.values.get("weights_bytes"), rank.values.get("weights_bytes")
+        return not (weights is not None and first is not None and weights < first / 2)
+
+    def _pid(self, build: Build, event: Event) -> Build:
+        """An engine process with a new pid is a new start; a late line goes to its own."""
+        head = event.head
+        name, pid = head.process, head.pid
+        if name is None or pid is None or not _single(name):
+            return build
+        home = self._pid_home.get((name, pid))
+        if home is not None:
+            return home
+        if build.pids.get(name, pid) != pid and event.step not in _QUIET:
+            build = self._new()
+        build.pids[name] = pid
+        self._pid_home[(name, pid)] = build
+        return build
+
+    def _key(self, event: Event) -> str | None:
+        head = event.head
+        device = event.values.get("device")
+        if isinstance(device, str) and event.step == "breakdown":
+            return device
+        if head.rank is not None:
+            return head.rank
+        if head.process is not None and head.process.startswith("APIServer"):
+            return None
+        return "_"
+
+    def _has_rank(self, event: Event) -> bool:
+        if event.step == "presence":
+            return event.head.rank is not None
+        if event.step in _RANKED:
+            return True
+        if event.step in ("set", "error"):
+            return any("." not in name for name in event.values if name != "systemd")
+        return False
+
+
+def _single(name: str) -> bool:
+    """Process names that exist once in an engine."""
+    if name.startswith("EngineCore"):
+        return True
+    return name.startswith(("Worker_", "VllmWorker_"))
+
+
+def _unit_line(event: Event) -> bool:
+    """A start line that systemd wrote about a service."""
+    head = event.head
+    return (head.name or "") in ("systemd", "init") and (
+        ".service" in head.text or head.text.startswith("Started ")
+    )
+
+
+def _memory_is_back(build: Build, event: Event, key: str | None) -> bool:
+    """Free memory is where it was before the first load: no draft, a new start."""
+    rank: Rank | None = build.ranks.get(key or "_")
+    name = "avail_before_load_bytes"
+    if rank is None or name not in rank.values or rank.loads == 0:
+        return False
+    used = rank.values.get("weights_bytes", 0)
+    return bool(event.values[name] >= rank.values[name] - used / 2)
