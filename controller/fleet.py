@@ -10,13 +10,9 @@ line uses nothing else.
 from __future__ import annotations
 
 import asyncio
-import getpass
-import os
-import socket
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,15 +124,3 @@ class SyncFleet:
     ) -> Envelope:
         """See :meth:`Fleet.reclaim`."""
         return asyncio.run(self._fleet.reclaim(options, approve, on_event))
-
-
-def desk() -> str:
-    """Who acts, for the trails: user@machine of this desk, pid."""
-    try:
-        user = getpass.getuser()
-    except (OSError, KeyError):
-        user = str(os.getuid())
-    return f"{user}@{socket.gethostname()} (pid {os.getpid()})"
-
-
-

@@ -127,9 +127,7 @@ def to_survey(rows: Mapping[str, Reading]) -> Survey:
         operations=rows["host.operations"]["reading"],
         gpus={gpu["index"]: gpu for gpu in devices["gpus"]},
         listed={
-            gpu["index"]: tuple(listed[gpu["index"]]["processes"])
-            if gpu["index"] in listed
-            else ()
+            gpu["index"]: tuple(listed[gpu["index"]]["processes"]) if gpu["index"] in listed else ()
             for gpu in devices["gpus"]
         },
         complete={
@@ -139,6 +137,7 @@ def to_survey(rows: Mapping[str, Reading]) -> Survey:
         holders={row["pid"]: row for row in holders["holders"]},
         holders_denied=holders["denied"],
         processes={row["pid"]: row for row in identities["processes"]},
+        driver=devices["driver_version"],
     )
 
 

@@ -8,10 +8,11 @@ from __future__ import annotations
 import re
 from typing import Annotated, Any, Literal
 
-from fleetmem.controller.errors import UsageError
-from fleetmem.controller.nodeset import expand
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic_core import PydanticCustomError
+
+from fleetmem.controller.errors import UsageError
+from fleetmem.controller.nodeset import expand
 
 MAX_HOPS = 2
 _SPAN = re.compile(r"([0-9]+(?:\.[0-9]+)?)\s*(ms|s|m)\Z")

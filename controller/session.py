@@ -160,6 +160,11 @@ class Session:
         self._fail(errors.SessionLost("the session was closed"))
         await self._channel.close()
 
+    @property
+    def lost(self) -> bool:
+        """Whether the session has ended, for whatever reason."""
+        return self._error is not None
+
     # --- calls -----------------------------------------------------------------------------
 
     async def call(

@@ -131,13 +131,16 @@ class Families:
         self._children: Dict[int, List[int]] = {}
 
     def of(self, one: tasks.Stat) -> Set[int]:
-        """*one*, its session's processes without a launcher and their helpers, all descendants."""
+        """*one*, its session's processes without a launcher and their helpers, all descendants.
+
+        Never its ancestors: what ties it to them is what the answer is about.
+        """
         if not self._children:
             for other in self._table.everyone():
                 self._children.setdefault(other.ppid, []).append(other.pid)
         if one.sid not in self._sessions:
             self._sessions[one.sid] = self._session(one.sid)
-        found = set(self._sessions[one.sid])
+        found = self._sessions[one.sid] - self._above(one)
         found.add(one.pid)
         left = list(found)
         while left:
@@ -145,6 +148,15 @@ class Families:
                 if child not in found:
                     found.add(child)
                     left.append(child)
+        return found
+
+    def _above(self, one: tasks.Stat) -> Set[int]:
+        found: Set[int] = set()
+        pid = one.ppid
+        while pid and pid not in found:
+            found.add(pid)
+            above = self._table.get(pid)
+            pid = above.ppid if above is not None else 0
         return found
 
     def _session(self, sid: int) -> Set[int]:

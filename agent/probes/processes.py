@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 TITLE_CHARACTERS = 256
 CMDLINE_BYTES = 4096
 MOST_ANCESTORS = 64
+ONE_LINE = bytes(32 if byte in b"\0\t\n\r" else byte for byte in range(256))
 
 
 class _Status:
@@ -119,7 +120,7 @@ def _title(place: str) -> str:
         data = sysroot.read(place + "cmdline", CMDLINE_BYTES)
     except OSError:
         return ""
-    words = data.rstrip(b"\0 ").replace(b"\0", b" ")
+    words = data.rstrip(b"\0 ").translate(ONE_LINE)
     return words.decode("utf-8", "replace")[:TITLE_CHARACTERS]
 
 

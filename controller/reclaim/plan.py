@@ -134,9 +134,10 @@ def make_plan(
     scope, parts, absent = _gpus(survey, options)
     chosen: dict[int, Target] = {}
     spared: dict[int, Spared] = {}
-    for pid, member in sorted(classified.members.items()):
-        if member.may_hold and pid in options.pids:
-            member = replace(member, held=dict.fromkeys(member.may_hold))
+    for pid, found in sorted(classified.members.items()):
+        member = found
+        if found.may_hold and pid in options.pids:
+            member = replace(found, held=dict.fromkeys(found.may_hold))
         reason = _spare(member, scope, parts, options)
         if reason is None:
             chosen[pid] = Target(member, conditional=False)

@@ -26,6 +26,7 @@ class Survey:
     holders: Mapping[int, shapes.Holder]
     holders_denied: int
     processes: Mapping[int, shapes.Identity]
+    driver: str | None = None
     numa_file_bytes: Mapping[int, int] = field(default_factory=dict)
 
     @property

@@ -195,7 +195,7 @@ def _still_alive(
     return GpuJudgement(gpu, "held_by", used, f"{names} still runs", (step,))
 
 
-def _still_used(  # noqa: PLR0911  one return a verdict
+def _still_used(
     plan: Plan,
     after: Survey,
     members: Classified,

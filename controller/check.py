@@ -1,0 +1,59 @@
+"""``hosts --check``: connect, start the agent, read what it can do; nothing is changed."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+from fleetmem.controller import envelope as env
+from fleetmem.controller import gather, link
+from fleetmem.controller.runner import HostEnd, run_hosts
+
+if TYPE_CHECKING:
+    from fleetmem.controller.envelope import Envelope, Reading
+    from fleetmem.controller.fleet import Fleet, OnEvent
+    from fleetmem.controller.inventory import Host
+
+PROBES = ("host.facts", "host.operations", "gpu.devices")
+
+
+async def check(fleet: Fleet, on_event: OnEvent) -> Envelope:
+    """One row a host with the readings of :data:`PROBES`."""
+    entries = {host.name: env.new_host(host.name, "not_attempted") for host in fleet.hosts}
+    linker = link.Linker(fleet.settings, on_event)
+
+    async def work(host: Host, phase: Any) -> HostEnd:
+        begin = time.monotonic()
+        held = await linker.open(host, phase)
+        try:
+            phase("reading")
+            found = await asyncio.gather(*(gather.ask(held.session, name) for name in PROBES))
+            rows: dict[str, Reading] = dict(zip(PROBES, found, strict=True))
+            entries[host.name]["readings"] = rows
+            entries[host.name]["seconds"] = round(time.monotonic() - begin, 3)
+            return HostEnd(host.name, "partial" if gather.partial_reasons(rows) else "ok")
+        finally:
+            await held.close()
+
+    def ended(end: HostEnd) -> None:
+        entry = entries[end.host]
+        entry["outcome"] = end.outcome  # type: ignore[typeddict-item]  # the same words
+        if end.error is not None:
+            entry["error"] = end.error.to_json()  # type: ignore[typeddict-item]
+        on_event({"kind": "host_done", "host": end.host, "outcome": end.outcome})
+
+    run = env.new_run("hosts")
+    try:
+        await run_hosts(
+            fleet.hosts,
+            work,
+            fanout=fleet.settings.fanout,
+            deadline_seconds=fleet.settings.host_timeout_seconds,
+            on_end=ended,
+            on_phase=lambda host, text: on_event({"kind": "phase", "host": host, "text": text}),
+            on_warning=lambda text: on_event({"kind": "warning", "text": text}),
+        )
+    except asyncio.CancelledError:
+        pass  # what is finished is kept; the rest was not attempted
+    return env.finish(env.new_envelope(run, list(entries), list(entries.values())), 0)

@@ -1,0 +1,313 @@
+"""One reclaim over many hosts: plan everywhere, ask once, lock, climb, verify."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fleetmem.controller import envelope as env
+from fleetmem.controller import errors, gather, gpu_scope, link
+from fleetmem.controller.reclaim import baseline
+from fleetmem.controller.reclaim.classify import Classified, classify
+from fleetmem.controller.reclaim.ladder import Climb, climb
+from fleetmem.controller.reclaim.plan import make_plan
+from fleetmem.controller.reclaim.rules import rules
+from fleetmem.controller.reclaim.section import section
+from fleetmem.controller.reclaim.verdict import PINNED_AFTER_SECONDS, GpuJudgement, planned
+from fleetmem.controller.runner import FAILURES, HostEnd, failure_cap, run_hosts
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fleetmem.controller.envelope import Envelope, HostEntry
+    from fleetmem.controller.fleet import Approve, Fleet, OnEvent
+    from fleetmem.controller.history import History
+    from fleetmem.controller.inventory import Host
+    from fleetmem.controller.reclaim.options import ReclaimOptions
+    from fleetmem.controller.reclaim.plan import Plan
+    from fleetmem.controller.reclaim.survey import Survey
+
+_LADDER_SLACK_SECONDS = 60.0
+
+
+@dataclass
+class Seat:
+    """What is known of one host in this run."""
+
+    host: Host
+    entry: HostEntry
+    link: link.Link | None = None
+    survey: Survey | None = None
+    plan: Plan | None = None
+    climbing: Climb | None = None
+    seconds: float = 0.0
+    readings: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def has_targets(self) -> bool:
+        return self.plan is not None and bool(self.plan.targets)
+
+
+class ReclaimRun:
+    """The run itself; :meth:`run` may be awaited once."""
+
+    def __init__(
+        self, fleet: Fleet, options: ReclaimOptions, approve: Approve, on_event: OnEvent
+    ) -> None:
+        self.fleet = fleet
+        self.options = options
+        self.approve = approve
+        self.on_event = on_event
+        self.run_info = env.new_run("reclaim")
+        self.seats = {
+            host.name: Seat(host, env.new_host(host.name, "not_attempted")) for host in fleet.hosts
+        }
+        self.history: History | None = None
+        self.desk = link.desk()
+        self.linker = link.Linker(fleet.settings, on_event)
+        self.failures_left: int | None = None
+
+    async def run(self) -> Envelope:
+        """The envelope; HistoryUnavailable before anything is changed, UsageError for scope."""
+        self.history = self._open_history()
+        names = list(self.seats)
+        if self.history:
+            self.history.begin(self.run_info, names)
+        try:
+            try:
+                await self._plan_all()
+                self._check_scope()
+                if await self._may_apply():
+                    await self._apply_all()
+            except asyncio.CancelledError:
+                pass  # every host has said how far it came
+        finally:
+            await self._close()
+        return self._envelope(names)
+
+    # --- phase one: look and plan ----------------------------------------------------------
+
+    async def _plan_all(self) -> None:
+        settings = self.fleet.settings
+        await run_hosts(
+            self.fleet.hosts,
+            self._plan_host,
+            fanout=settings.fanout,
+            deadline_seconds=settings.host_timeout_seconds,
+            max_fail=self.options.max_fail,
+            on_end=self._planned,
+            on_phase=self._phase,
+            on_warning=self._warn,
+        )
+
+    async def _plan_host(self, host: Host, phase: Any) -> HostEnd:
+        seat = self.seats[host.name]
+        begin = time.monotonic()
+        seat.link = await self.linker.open(host, phase)
+        phase("reading")
+        seat.readings = dict(await gather.readings(seat.link.session))
+        seat.entry["readings"] = seat.readings
+        survey = gather.to_survey(seat.readings)
+        members = classify(survey, rules())
+        recorded = baseline.recorded(self.history, host.name, survey)
+        if self.history:
+            baseline.record(self.history, host.name, survey, members)
+        seat.survey = survey
+        seat.plan = make_plan(survey, members, self.options, recorded)
+        self._show_plan(seat, members)
+        seat.seconds = time.monotonic() - begin
+        if not seat.has_targets or self.options.dry_run:
+            await self._unlink(seat)
+        return self._outcome(seat)
+
+    def _show_plan(self, seat: Seat, members: Classified) -> None:
+        assert seat.plan is not None
+        assert seat.survey is not None
+        rows = planned(seat.plan, seat.survey, seat.host.name)
+        if seat.plan.absent and not seat.plan.scope:
+            rows = []
+        seat.entry["reclaim"] = section(seat.plan, seat.survey, rows)
+
+    def _planned(self, end: HostEnd) -> None:
+        seat = self.seats[end.host]
+        self._ended(end)
+        plan = seat.entry["reclaim"]["plan"] if "reclaim" in seat.entry else None
+        if plan is not None and seat.plan is not None and seat.has_targets and self.history:
+            name = seat.host.name
+            self.history.save_plan(self.run_info["id"], name, plan, seat.plan.document)
+
+    def _check_scope(self) -> None:
+        """A part of ``--gpu`` that no host has is a mistake of the person who typed it."""
+        if self.options.gpu is None:
+            return
+        seen = [seat.plan.absent for seat in self.seats.values() if seat.plan is not None]
+        terms = [term.text for term in gpu_scope.parse(self.options.gpu)]
+        missing = [text for text in terms if seen and all(text in absent for absent in seen)]
+        if missing:
+            raise errors.UsageError(f"--gpu: no host has {', '.join(missing)}")
+
+    # --- phase two: ask, lock, climb -------------------------------------------------------
+
+    async def _may_apply(self) -> bool:
+        if self.options.dry_run or not any(seat.has_targets for seat in self.seats.values()):
+            return False
+        failed = sum(seat.entry["outcome"] in FAILURES for seat in self.seats.values())
+        cap = failure_cap(self.options.max_fail, len(self.seats))
+        if cap is not None and failed >= cap:
+            return False
+        self.failures_left = None if cap is None else cap - failed
+        return await self.approve([seat.entry for seat in self.seats.values()])
+
+    async def _apply_all(self) -> None:
+        hosts = [seat.host for seat in self.seats.values() if seat.has_targets]
+        first = hosts[: self.options.canary]
+        if first:
+            await self._apply(first)
+            if any(not self._recovered(host.name) for host in first):
+                return
+        await self._apply(hosts[len(first) :])
+
+    async def _apply(self, hosts: Sequence[Host]) -> None:
+        plans = [self.seats[host.name].plan for host in hosts]
+        longest = max((plan.expect_seconds for plan in plans if plan), default=0.0)
+        release = self.options.release_timeout_seconds
+        ladder = self.options.grace_period_seconds + (
+            release if release is not None else max(PINNED_AFTER_SECONDS, 4 * longest)
+        )
+        settings = self.fleet.settings
+        await run_hosts(
+            hosts,
+            self._apply_host,
+            fanout=settings.fanout,
+            deadline_seconds=settings.host_timeout_seconds + 3 * ladder + _LADDER_SLACK_SECONDS,
+            max_fail=self.failures_left,
+            failed=lambda end: end.outcome in FAILURES or not self._recovered(end.host),
+            on_end=self._ended,
+            on_phase=self._phase,
+        )
+
+    def _recovered(self, name: str) -> bool:
+        section_ = self.seats[name].entry.get("reclaim")
+        return section_ is not None and section_["verdict"] in ("reclaimed", "nothing_to_do")
+
+    async def _apply_host(self, host: Host, phase: Any) -> HostEnd:
+        seat = self.seats[host.name]
+        begin = time.monotonic()
+        plan, survey, history = seat.plan, seat.survey, self.history
+        assert plan is not None
+        assert survey is not None
+        assert history is not None
+        if seat.link is None or seat.link.session.lost:
+            seat.link = await self.linker.open(host, phase)
+        session = seat.link.session
+        if time.time() > plan.expires.timestamp():
+            raise errors.StalePlan(f"the plan expired at {plan.expires:%H:%M:%S} UTC")
+        phase("lock")
+        epoch = await self._lock(seat)
+        run = Climb(
+            host=host.name,
+            session=session,
+            plan=plan,
+            options=self.options,
+            survey=survey,
+            epoch=epoch,
+            desk=self.desk,
+            trail=lambda event: history.trail(plan.id, host.name, event),
+            emit=self.on_event,
+        )
+        seat.climbing = run
+        try:
+            rows = await climb(run)
+        except errors.Refused:
+            raise  # nothing was signalled after the refusal, and nothing is left open
+        except errors.FleetError as error:
+            return self._left_open(seat, error.message)
+        except asyncio.CancelledError:
+            return self._left_open(seat, "interrupted, or over its deadline")
+        seat.entry["reclaim"] = section(plan, survey, rows, run.rungs)
+        seat.entry["readings"] = run.readings or seat.readings
+        phase("unlock")
+        with contextlib.suppress(errors.FleetError):
+            await session.unlock()
+        seat.seconds += time.monotonic() - begin
+        await self._unlink(seat)
+        return self._outcome(seat)
+
+    @staticmethod
+    def _outcome(seat: Seat) -> HostEnd:
+        """ok, or partial where a reading was; both are a host that was read to its end."""
+        rows = seat.entry["readings"]
+        outcome = "partial" if gather.partial_reasons(rows) else "ok"
+        return HostEnd(seat.host.name, outcome)
+
+    async def _lock(self, seat: Seat) -> int:
+        """Take the host's lock; the epoch must be the plan's plus this one."""
+        assert seat.link is not None
+        assert seat.plan is not None
+        result = await seat.link.session.lock(f"{seat.plan.id} {self.desk}")
+        if result.outcome != "ok":
+            row = gather.checked("lock", result)
+            raise gather.probe_error("lock", row)
+        epoch = int(result.reading["epoch"])
+        if epoch != seat.plan.epoch + 1:
+            raise errors.StalePlan("another run changed this host since the plan was made")
+        return epoch
+
+    def _left_open(self, seat: Seat, why: str) -> HostEnd:
+        """A climb that did not come to its end: whatever it signalled, the rest is unknown."""
+        run, plan, survey = seat.climbing, seat.plan, seat.survey
+        assert run is not None
+        assert plan is not None
+        assert survey is not None
+        rows = [
+            GpuJudgement(gpu, "unknown" if plan.on(gpu) else "nothing_to_do", None, why)
+            for gpu in plan.scope
+        ]
+        seat.entry["reclaim"] = section(plan, survey, rows, run.rungs)
+        error = errors.OutcomeUnknown(f"the ladder was not seen to its end: {why}")
+        return HostEnd(seat.host.name, "unknown", error)
+
+    # --- keeping records -------------------------------------------------------------------
+
+    def _open_history(self) -> History | None:
+        from fleetmem.controller.history import open_history, open_or_warn
+
+        folder = self.fleet.settings.history_dir
+        if self.options.dry_run:
+            return open_or_warn(self._warn, folder)
+        return open_history(self._warn, folder)
+
+    def _warn(self, text: str) -> None:
+        self.on_event({"kind": "warning", "text": text})
+
+    def _phase(self, host: str, text: str) -> None:
+        self.on_event({"kind": "phase", "host": host, "text": text})
+
+    def _ended(self, end: HostEnd) -> None:
+        seat = self.seats[end.host]
+        seat.entry["outcome"] = end.outcome  # type: ignore[typeddict-item]  # the same words
+        seat.entry["seconds"] = round(seat.seconds or end.seconds, 3)
+        if end.error is not None:
+            seat.entry["error"] = end.error.to_json()  # type: ignore[typeddict-item]
+        self.on_event({"kind": "host_done", "host": end.host, "outcome": end.outcome})
+        if self.history:
+            self.history.record_host(self.run_info["id"], seat.entry)
+
+    async def _unlink(self, seat: Seat) -> None:
+        closing, seat.link = seat.link, None
+        if closing is not None:
+            await closing.close()
+
+    async def _close(self) -> None:
+        await asyncio.gather(*(self._unlink(seat) for seat in self.seats.values()))
+
+    def _envelope(self, names: list[str]) -> Envelope:
+        entries = [self.seats[name].entry for name in names]
+        envelope = env.finish(env.new_envelope(self.run_info, names, entries), 0)
+        if self.history:
+            self.history.finish(envelope)
+            self.history.close()
+        return envelope
