@@ -125,3 +125,17 @@ def test_findings_fail_a_run_from_a_severity_on() -> None:
         5,
         0,
     ]
+
+
+def test_the_documentation_has_every_code_and_verdict() -> None:
+    """``docs/exit-codes.md`` says what the code does."""
+    from pathlib import Path
+
+    from fleetmem.controller import errors
+
+    text = (Path(__file__).resolve().parents[2] / "docs" / "exit-codes.md").read_text("utf-8")
+    codes = {value for name, value in vars(errors).items() if name.startswith("EXIT_")}
+    assert codes == {int(number) for number in re.findall(r"^\| (\d+) \|", text, re.M)}
+    for verdict, code in VERDICT_CODES.items():
+        row = next(line for line in text.splitlines() if line.startswith("| `") and verdict in line)
+        assert f" {code}" in row.rpartition("| ")[2] or f"| {code} " in row
