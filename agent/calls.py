@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import time
-from _signal import SIG_DFL, SIG_IGN, SIGTERM, signal
+from _signal import SIG_DFL, SIG_IGN, SIGPIPE, SIGTERM, signal
 
 from fleetmem.agent import lifeline, wire
 
@@ -114,6 +114,7 @@ class Child:
 
 def _settle(name: str, parent: int) -> None:
     lifeline.name_process(name)
+    signal(SIGPIPE, SIG_DFL)
     if name == "fleetmem-act":
         signal(SIGTERM, SIG_IGN)  # it finishes what it wrote down; the guard bounds it
     else:

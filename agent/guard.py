@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import select
-from _signal import SIG_DFL, SIGHUP, SIGINT, SIGPIPE, SIGTERM, signal
+from _signal import SIG_DFL, SIG_IGN, SIGHUP, SIGINT, SIGPIPE, SIGTERM, alarm, signal
 
 from fleetmem.agent import lifeline
 from fleetmem.agent.wire import LEASE_SECONDS
@@ -41,22 +41,34 @@ def main(cached: bool) -> int:
     if child == 0:
         os.close(lease_read)
         lifeline.die_with_parent(me, SIGTERM)
+        alarm(0)
         from fleetmem.agent import serve
 
         os._exit(serve.main(lease_write, cached))
+    alarm(0)
     os.close(lease_write)
     for number in (SIGTERM, SIGHUP, SIGINT):
         signal(number, _stop)
     try:
         status = _watch(lease_read, child)
-        for number in (SIGTERM, SIGHUP, SIGINT):
-            signal(number, SIG_DFL)
     except _Stop:
         status = 143
+    _undisturbed()
     left = lifeline.end_children(lambda pid: lifeline.comm(pid) == ACTION_NAME)
     for pid, name in left.items():
         _tell("fleetmem: the kernel cannot end process %d (%s)" % (pid, name))
     return status
+
+
+def _undisturbed() -> None:
+    """From here on nobody's second signal may leave a descendant behind."""
+    while True:
+        try:
+            for number in (SIGTERM, SIGHUP, SIGINT):
+                signal(number, SIG_IGN)
+            return
+        except _Stop:
+            continue
 
 
 def _be_small() -> None:

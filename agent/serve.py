@@ -10,14 +10,14 @@ from __future__ import annotations
 import os
 import select
 import time
-from _signal import SIGTERM, signal
+from _signal import SIG_IGN, SIGPIPE, SIGTERM, signal
 
 from fleetmem.agent import lifeline, wire
 from fleetmem.agent.calls import Child, run_once, run_session
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional
+    from typing import Any, Dict, List, Optional, Set
 
 VERSION = "0.1.0"
 _OUTPUT_LIMIT_BYTES = 64 * 1024 * 1024
@@ -32,27 +32,33 @@ def main(lease: int, cached: bool) -> int:
     """Serve one connection on fds 0 and 1; 0 after ``bye`` or end of input."""
     lifeline.become_subreaper()
     lifeline.name_process("fleetmem-serve")
-    signal(SIGTERM, _on_term)
+    signal(SIGPIPE, SIG_IGN)  # a dead child or peer is an error of one write, not the end
     incoming, outgoing = _private(0), _private(1)
     null = os.open("/dev/null", os.O_RDWR)
     for number in (0, 1):
         os.dup2(null, number)
     server = _Server(incoming, outgoing, lease)
-    server.send(
-        type="hello",
-        protocol=wire.PROTOCOL,
-        schema=wire.SCHEMA,
-        version=VERSION,
-        pid=os.getppid(),
-        uid=os.geteuid(),
-        cached=cached,
-    )
+    status = 0
     try:
+        signal(SIGTERM, _on_term)
+        server.send(
+            type="hello",
+            protocol=wire.PROTOCOL,
+            schema=wire.SCHEMA,
+            version=VERSION,
+            pid=os.getppid(),
+            uid=os.geteuid(),
+            cached=cached,
+        )
         server.loop()
     except _Bye:
         pass
+    except wire.WireError as error:
+        os.write(2, ("fleetmem: the controller sent what is no frame: %s\n" % error).encode())
+        status = 65
+    signal(SIGTERM, SIG_IGN)
     lifeline.end_children(lambda pid: lifeline.comm(pid) == "fleetmem-act")
-    return 0
+    return status
 
 
 def _on_term(_number: int, _frame: Any) -> None:
@@ -73,6 +79,7 @@ class _Server:
         self.lease = lease
         self.decoder = wire.Decoder()
         self.children: Dict[int, Child] = {}
+        self.abandoned: Set[int] = set()
         self.nvml: Optional[Child] = None
         self.nvml_stuck: Optional[str] = None
         self.nvml_queue: List[Dict[str, Any]] = []
@@ -224,6 +231,8 @@ class _Server:
         self.poll.unregister(child.output)
         del self.children[child.output]
         ending = child.collect(_REAP_SECONDS)
+        if ending is None:
+            self.abandoned.add(child.pid)
         self._sweep()
         if child.call is not None:
             self.answer(child.call, FAILED, "the call's process %s" % (ending or "hangs"))
@@ -241,6 +250,8 @@ class _Server:
         self.poll.unregister(child.output)
         del self.children[child.output]
         ending = child.end(_REAP_SECONDS)
+        if ending is None:
+            self.abandoned.add(child.pid)
         self._sweep()
         if ending is None:
             reason += "; process %d (%s) cannot be ended" % (child.pid, child.name)
@@ -254,11 +265,12 @@ class _Server:
 
     def _sweep(self) -> None:
         """End what an ended call left behind: as a subreaper, serve has inherited it."""
-        mine = {child.pid for child in self.children.values()}
+        mine = {child.pid for child in self.children.values()} | self.abandoned
         until = time.monotonic() + _REAP_SECONDS
         while True:
             left = [pid for pid in lifeline.children() if pid not in mine]
             if not left or time.monotonic() > until:
+                self.abandoned.update(left)
                 return
             for pid in left:
                 os.kill(pid, lifeline.SIGKILL)
@@ -276,7 +288,8 @@ class _Server:
                 call, child.call = child.call, None
                 self.poll.unregister(child.output)
                 del self.children[child.output]
-                child.end(_REAP_SECONDS)
+                if child.end(_REAP_SECONDS) is None:
+                    self.abandoned.add(child.pid)
                 self._sweep()
                 if child is self.nvml:
                     self.nvml = None
