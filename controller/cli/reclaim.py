@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,7 +18,8 @@ from fleetmem.controller.envelope import Envelope, HostEntry
 from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.gpu_scope import parse as parse_gpus
 from fleetmem.controller.reclaim.options import UP_TO, ReclaimOptions
-from fleetmem.controller.render.plan import describe, plan_hashes, plan_lines
+from fleetmem.controller.render.plan import plan_lines
+from fleetmem.controller.render.question import describe, plan_hashes
 from fleetmem.controller.render.reclaim import ladder_lines
 from fleetmem.controller.render.verdicts import verdict_lines
 
@@ -144,6 +146,8 @@ def _reclaim(fleet: Any, options: ReclaimOptions, common: Common, screen: Screen
         interrupted=signal_code,
     )
     envelope["run"]["exit_code"] = status
+    if common.inventory:
+        _name_inventory(envelope, common.inventory)
     _answer(envelope, options, screen, plan_shown=shown, rungs_shown=live.rows > 0)
     return status
 
@@ -153,7 +157,7 @@ async def _approve(entries: Sequence[HostEntry], options: ReclaimOptions, screen
     lines = plan_lines(entries, options)
     asking = not options.yes and ask.can_ask()
     screen.lines(lines)
-    if not options.yes and not screen.watched:
+    if (asking and not screen.watched) or not (options.yes or screen.on_stdout):
         screen.aside(lines)
     if options.yes:
         return True
@@ -164,6 +168,17 @@ async def _approve(entries: Sequence[HostEntry], options: ReclaimOptions, screen
         )
         return False
     return await ask.confirm(*describe(entries))
+
+
+def _name_inventory(envelope: Envelope, inventory: str) -> None:
+    """Make the commands to copy work from here: they need the same ``-i``."""
+    option = f"fleetmem reclaim -i {shlex.quote(inventory)} "
+    for entry in envelope["hosts"]:
+        if "reclaim" in entry:
+            section = entry["reclaim"]
+            section["next"] = [
+                step.replace("fleetmem reclaim ", option, 1) for step in section["next"]
+            ]
 
 
 def _answer(

@@ -38,7 +38,12 @@ class Screen:
     @property
     def watched(self) -> bool:
         """Whether lines on stdout are seen at once by somebody at a terminal."""
-        return self.table and self._target is None and sys.stdout.isatty()
+        return self.on_stdout and sys.stdout.isatty()
+
+    @property
+    def on_stdout(self) -> bool:
+        """Whether lines of the answer go to stdout, whoever reads it."""
+        return self.table and self._target is None
 
     def lines(self, lines: Sequence[Line]) -> None:
         """Part of the answer for people; nothing where the answer is data."""

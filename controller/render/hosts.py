@@ -60,10 +60,11 @@ def _row(hosts: Sequence[str], value: dict[str, Any]) -> list[Line]:
     glyph, style = _MARKS.get(value["outcome"], ("✗", "bad"))
     said = [piece for text in value["said"] for piece in wrap(safe(text), WIDTH - _HOSTS - 10)]
     number = right(str(len(hosts)), 4)
-    rows = hosts_first(hosts, _HOSTS, ((" " + said[0], ""),))
+    folded = safe(fold(hosts))
+    rows = hosts_first(folded, _HOSTS, ((" " + said[0], ""),))
     lines: list[Line] = [((f"{glyph} {number}  ", style), *rows[0])]
     if len(rows) > 1:
-        names = wrap(safe(fold(hosts)), WIDTH - 8)
+        names = wrap(folded, WIDTH - 8)
         lines = [((f"{glyph} {number}  ", style), (names[0], ""))]
         lines += [((" " * 8 + name, ""),) for name in names[1:]]
         lines.append(((" " * (_HOSTS + 9) + said[0], ""),))

@@ -55,7 +55,9 @@ def wait_text(event: Mapping[str, Any]) -> str:
         return f"{safe(event['host'])} {bars}"
     text = f"{safe(event['host'])} {bars} {passed:.1f} s"
     expect = event.get("expect_seconds")
-    return text if expect is None else f"{text}, about {max(expect - passed, 0):.1f} s left"
+    if expect is None or passed >= expect:
+        return text
+    return f"{text}, about {expect - passed:.1f} s left"
 
 
 def _number(value: Any) -> float | None:

@@ -24,7 +24,7 @@ def step_lines(rung: Rung) -> list[Line]:
     """One rung of one host."""
     note = rung.get("why") or ""
     bad = rung["outcome"] in _BAD
-    if bad or (rung["outcome"] != "ok" and not note):
+    if bad or (rung["outcome"] == "not_applicable" and not note):
         note = f"{rung['outcome'].replace('_', ' ')}{': ' if note else ''}{note}"
     skipped = rung["outcome"] == "not_applicable"
     return _row(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from fleetmem.controller.envelope import Envelope
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.render.line import cells, plain
-from fleetmem.controller.render.plan import describe, plan_hashes, plan_lines
+from fleetmem.controller.render.plan import plan_lines
+from fleetmem.controller.render.question import describe, plan_hashes
 from fleetmem.controller.render.reclaim import reclaim_lines
 from fleetmem.controller.render.steps import step_lines
 from fleetmem.controller.render.verdicts import verdict_lines
@@ -21,10 +22,10 @@ from tests.unit.reclaim_samples import (
 )
 
 ONE_HOST = """\
-PLAN 7f3c  gpu-srv-1 · 8 × RTX PRO 6000 · nothing has been changed
-GPU         USED MiB  HOLDER                         PID    AGE  OWNER                     CLASS
-0-7       92 049-126  sglang::scheduler_TP[0-7]   8 pids   3h12  launcher 41190 dead       leftover
-3                  "  python3                      41377      –  fork of 41214             leftover
+PLAN 7f3c  gpu-srv-1 · 8 × RTX PRO 6000
+GPU         USED MiB  HOLDER                        PID    AGE  OWNER                      CLASS
+0-7       92 049-126  sglang::scheduler_TP[0-7]  8 pids   3h12  launcher 41190 dead        leftover
+3                  "  python3                     41377      –  fork of 41214              leftover
 SPARED
 0-7               12  dcgm-exporter 1893: a monitoring exporter                            protected
 0-7                –  jupyter 22019 (bob): open files only, no memory                      in use
@@ -145,6 +146,24 @@ def test_absent_is_never_zero() -> None:
     entry["reclaim"]["targets"] = [target(5, "worker", [0])]
     row = plain(plan_lines([entry], None)[2])
     assert row.split() == ["0", "–", "worker", "5", "–", "root", "leftover"]
+
+
+def test_a_plan_says_that_nothing_was_changed_only_while_that_is_so() -> None:
+    """A recorded run that climbed does not claim it."""
+    entry = eight_gpus()
+    assert "nothing has been changed" not in plain(plan_lines([entry], None)[0])
+    entry["reclaim"]["rungs"] = []
+    assert plain(plan_lines([entry], None)[0]).endswith("· nothing has been changed")
+
+
+def test_an_error_outweighs_the_plan() -> None:
+    """A host that was planned and then locked by another desk is no plan any more."""
+    entry = eight_gpus()
+    entry["reclaim"]["verdict"] = "planned"
+    entry["outcome"] = "failed"
+    entry["error"] = {"code": "locked", "message": "another run holds it", "hint": None}
+    text = plain(verdict_lines(envelope(entry))[0])
+    assert text == "✗ failed      gpu-srv-1: locked: another run holds it"
 
 
 def test_a_rung_that_was_refused() -> None:
