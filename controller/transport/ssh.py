@@ -18,9 +18,13 @@ from fleetmem.controller.errors import (
     FleetError,
     GatewayUnreachable,
     HostCertificateInvalid,
+    HostkeyChanged,
+    HostkeyRevoked,
     HostkeyUnknown,
+    IdentityInvalid,
     SshProtocol,
     Unreachable,
+    UsageError,
 )
 from fleetmem.controller.inventory import Host
 from fleetmem.controller.transport import ssh_keys, ssh_trust
@@ -37,6 +41,7 @@ if TYPE_CHECKING:
 KEX = "^curve25519-sha256,curve25519-sha256@libssh.org"
 CIPHERS = "^aes128-gcm@openssh.com,chacha20-poly1305@openssh.com"
 RETRY_ATTEMPTS = 10
+_CLOSE_SECONDS = 1.0
 _NO_MORE_AUTH = asyncssh.DISC_NO_MORE_AUTH_METHODS_AVAILABLE
 
 
@@ -74,13 +79,20 @@ async def _open(
     except FleetError as error:
         if not hop or isinstance(error, GatewayUnreachable):
             raise
-        code = getattr(error, "code", "")
-        if code.startswith("hostkey") or code.startswith("hostcert") or code in _FINAL_AT_HOP:
-            raise
-        raise GatewayUnreachable(f"hop {error.message}", error.hint) from None
+        kind = type(error) if isinstance(error, _OWN_AT_HOP) else GatewayUnreachable
+        raise kind(f"hop {error.message}", error.hint) from None
 
 
-_FINAL_AT_HOP = frozenset({"auth_failed", "identity_invalid", "inventory_invalid"})
+_OWN_AT_HOP = (
+    HostkeyUnknown,
+    HostkeyChanged,
+    HostkeyRevoked,
+    HostCertificateInvalid,
+    AuthFailed,
+    IdentityInvalid,
+    UsageError,
+)
+"""What keeps its own code at a hop, since its remedy is another than a gateway's."""
 
 
 async def _with_retries(
@@ -119,12 +131,7 @@ async def _attempt(
         async with gate:
             jump: Jump | None = None
             if route.way:
-                jump, tunnel = await shared.jumps.lease(
-                    route.way,
-                    lambda: _open(
-                        replace(route.way[-1], jump=route.way[:-1]), settings, shared, hop=True
-                    ),
-                )
+                jump, tunnel = await _lease(host, route, settings, shared)
             try:
                 handshake = _Handshake(host, route, settings, shared)
                 raw = await handshake.run(tunnel if jump else None)
@@ -139,11 +146,22 @@ async def _attempt(
     return SshConnection(raw, host.name, 1, release)
 
 
+async def _lease(
+    host: Host, route: Route, settings: ConnectSettings, shared: Shared
+) -> tuple[Jump, asyncssh.SSHClientConnection]:
+    last = replace(route.way[-1], jump=route.way[:-1])
+    try:
+        return await shared.jumps.lease(route.way, lambda: _open(last, settings, shared, hop=True))
+    except FleetError as error:
+        raise type(error)(f"{host.name}: {error.message}", error.hint) from None
+
+
 class _Client(asyncssh.SSHClient):
     """Remembers what the server showed; accepts a key only where that was asked for."""
 
-    def __init__(self, accept: bool) -> None:
+    def __init__(self, accept: bool, tunnelled: bool) -> None:
         self._accept = accept
+        self._tunnelled = tunnelled
         self.connection: asyncssh.SSHClientConnection | None = None
         self.key: asyncssh.SSHKey | None = None
 
@@ -164,10 +182,13 @@ class _Client(asyncssh.SSHClient):
 
     @property
     def greeted(self) -> bool:
-        """Whether an SSH server has spoken."""
-        return self.connection is not None and bool(
-            self.connection.get_extra_info("server_version")
-        )
+        """Whether an SSH server has spoken; in a tunnel, whether it has proved its key, since
+        the version seen there may be the jump host's."""
+        if self.connection is None:
+            return False
+        if self._tunnelled:
+            return self.connection.get_server_host_key() is not None
+        return bool(self.connection.get_extra_info("server_version"))
 
 
 class _Handshake:
@@ -203,7 +224,8 @@ class _Handshake:
             sock = await dial(host.name, route.host, route.port, timeout)
         address = sock.getpeername()[0].partition("%")[0] if sock else ""
         trust = self._known.lookup(self._names(), address, route.port)
-        client = _Client(self._settings.accept_new_host_key and not trust.keys)
+        accept = self._settings.accept_new_host_key and not trust.keys
+        client = _Client(accept, tunnelled=tunnel is not None)
         agent: asyncssh.SSHAgentClient | None = None
         task: asyncio.Future[Any] | None = None
         try:
@@ -226,7 +248,8 @@ class _Handshake:
         finally:
             if task is not None and not task.done():
                 task.cancel()
-                await asyncio.gather(task, return_exceptions=True)
+                task.add_done_callback(_swallow)
+                await asyncio.wait({task}, timeout=_CLOSE_SECONDS)
             if sock is not None and client.connection is None:
                 sock.close()
             if agent is not None:
@@ -393,6 +416,11 @@ async def _agent_keys(agent: asyncssh.SSHAgentClient | None, login: ssh_keys.Log
         return list(await agent.get_keys(login.agent_identities))
     except (ValueError, OSError):
         return []
+
+
+def _swallow(task: asyncio.Future[Any]) -> None:
+    if not task.cancelled():
+        task.exception()
 
 
 def _line(text: str) -> str:

@@ -79,11 +79,12 @@ def running(
         authorized.write_text((directory / "id.pub").read_text())
     port = port or free_port(address)
     configuration = directory / "sshd_config"
+    startups = "" if "MaxStartups" in extra else "MaxStartups 200:30:400\n"  # the last one wins
     configuration.write_text(
         f"{extra}\nListenAddress {address}\nPort {port}\nHostKey {host_key}\n"
         f"AuthorizedKeysFile {authorized}\nPidFile none\nStrictModes no\nUsePAM no\nUseDNS no\n"
         "PasswordAuthentication no\nKbdInteractiveAuthentication no\nPermitRootLogin yes\n"
-        "MaxStartups 200:30:400\nLogLevel VERBOSE\nPrintMotd no\n"
+        f"{startups}LogLevel VERBOSE\nPrintMotd no\n"
     )
     known_hosts = directory / "known_hosts"
     if not known_hosts.exists():
