@@ -11,7 +11,10 @@ import marshal
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
+
+from fleetmem.controller.nodeset import fold
 
 _DIGITS = re.compile(r"[0-9]{1,18}")
 
@@ -51,6 +54,17 @@ def fold_equal(
         key=lambda item: (rank(item[1][0]) if rank else 0, len(item[1][1]), item[0]),
     )
     return [Group(value, tuple(hosts)) for _, (value, hosts) in ordered]
+
+
+def fold_hosts(hosts: Iterable[str]) -> str:
+    """Host names as one node set. Rows of one screen share their hosts, so the last sets are
+    remembered: folding ten thousand names costs more than all the rest of a screen."""
+    return _folded(tuple(dict.fromkeys(hosts)))
+
+
+@lru_cache(maxsize=32)
+def _folded(hosts: tuple[str, ...]) -> str:
+    return fold(hosts)
 
 
 def fold_numbers(numbers: Iterable[int]) -> str:

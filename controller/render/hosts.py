@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fleetmem.controller.aggregate import fold_equal, fold_names
+from fleetmem.controller.aggregate import fold_equal, fold_hosts, fold_names
 from fleetmem.controller.envelope import Envelope, HostEntry, reading_of
-from fleetmem.controller.nodeset import fold
 from fleetmem.controller.render.line import WIDTH, Line, cells, left, right, wrap
 from fleetmem.controller.render.plan import hosts_first
 from fleetmem.controller.render.safe import safe
@@ -35,7 +34,7 @@ def resolved_lines(envelope: Envelope) -> list[Line]:
                 (safe(" ".join(to["groups"]) or NONE), "dim"),
             )
         )
-    folded = safe(fold(entry["host"] for entry in envelope["hosts"]))
+    folded = safe(fold_hosts(entry["host"] for entry in envelope["hosts"]))
     total = f"{count(len(envelope['hosts']), 'host')}: {folded}"
     return [*lines, *(((piece, "dim"),) for piece in wrap(total, WIDTH))]
 
@@ -60,7 +59,7 @@ def _row(hosts: Sequence[str], value: dict[str, Any]) -> list[Line]:
     glyph, style = _MARKS.get(value["outcome"], ("✗", "bad"))
     said = [piece for text in value["said"] for piece in wrap(safe(text), WIDTH - _HOSTS - 10)]
     number = right(str(len(hosts)), 4)
-    folded = safe(fold(hosts))
+    folded = safe(fold_hosts(hosts))
     rows = hosts_first(folded, _HOSTS, ((" " + said[0], ""),))
     lines: list[Line] = [((f"{glyph} {number}  ", style), *rows[0])]
     if len(rows) > 1:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
+from fleetmem.controller.aggregate import fold_hosts
 from fleetmem.controller.envelope import VERDICTS, HostEntry
-from fleetmem.controller.nodeset import fold
 from fleetmem.controller.render.line import WIDTH, Line, cells
 from fleetmem.controller.render.safe import safe
 
@@ -22,8 +22,8 @@ def next_lines(entries: Sequence[HostEntry]) -> list[Line]:
             commands.setdefault(_without_host(command, entry["host"]), []).append(entry["host"])
     lines: list[Line] = []
     for command, hosts in list(commands.items())[:_MAX_NEXT]:
-        text = safe(command.replace("\0", shlex.quote(fold(hosts))))
-        where = "" if "\0" in command or single else f"    # {safe(fold(hosts))}"
+        text = safe(command.replace("\0", shlex.quote(fold_hosts(hosts))))
+        where = "" if "\0" in command or single else f"    # {safe(fold_hosts(hosts))}"
         if cells(text + where) > WIDTH - 14:
             where = ""
         lines.append(

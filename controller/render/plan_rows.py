@@ -8,9 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fleetmem.controller.aggregate import fold_names, fold_numbers, template
+from fleetmem.controller.aggregate import fold_hosts, fold_names, fold_numbers, template
 from fleetmem.controller.envelope import HostEntry, Spared, Target
-from fleetmem.controller.nodeset import fold
 from fleetmem.controller.render.safe import safe
 from fleetmem.controller.render.size import NONE, age, mib_span
 
@@ -49,7 +48,7 @@ def _target_row(group: Sequence[tuple[HostEntry, Target]], told: set[tuple[str, 
     targets = [target for _, target in group]
     ages = (target.get("age_seconds") for target in targets)
     return Row(
-        hosts=safe(fold(entry["host"] for entry, _ in group)),
+        hosts=safe(fold_hosts(entry["host"] for entry, _ in group)),
         gpus=fold_numbers(gpu for target in targets for gpu in target["gpus"]),
         used=_used(group, told),
         text=safe(fold_names(target["name"] for target in targets)),
@@ -97,7 +96,7 @@ def _spared_row(group: Sequence[tuple[HostEntry, Spared]]) -> Row:
     if user and not users:
         who += f" ({user})"
     return Row(
-        hosts=safe(fold(entry["host"] for entry, _ in group)),
+        hosts=safe(fold_hosts(entry["host"] for entry, _ in group)),
         gpus=fold_numbers(gpu for row in spared for gpu in row["gpus"]) or NONE,
         used=mib_span(row["held_bytes"] for row in spared),
         text=safe(f"{who}: {fold_names(row['why'] for row in spared)}"),

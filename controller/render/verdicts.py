@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fleetmem.controller.aggregate import template
+from fleetmem.controller.aggregate import fold_hosts, template
 from fleetmem.controller.envelope import VERDICTS, Envelope, HostEntry
-from fleetmem.controller.nodeset import fold
 from fleetmem.controller.render.line import WIDTH, Line, clip, left, right, wrap
 from fleetmem.controller.render.next_steps import next_lines
 from fleetmem.controller.render.plan import hosts_first
@@ -88,7 +87,7 @@ def _group(group: Sequence[HostEntry]) -> list[Line]:
     glyph, style, word = _mark(group[0])
     first, *more = _evidence_lines(text_of(group), WIDTH - _HOSTS - 27, 2 if word in _GOOD else 6)
     rest: Line = ((f" {left(word, 17)} ", style), (first, ""))
-    folded = safe(fold(entry["host"] for entry in group))
+    folded = safe(fold_hosts(entry["host"] for entry in group))
     rows = hosts_first(folded, _HOSTS, rest)
     number = right(str(len(group)), 4)
     if len(rows) == 1:
