@@ -81,7 +81,7 @@ class Progress:
         self._animated = is_terminal(stream, environ) and not environ.get("CI")
         self._phases: dict[str, tuple[str, float]] = {}
         self._total = 0
-        self._done = 0
+        self._done: set[str] = set()
         self._note = ""
         self._drawn = False
         self._paused = False
@@ -92,14 +92,15 @@ class Progress:
         self._total = len(hosts)
 
     def phase(self, host: str, text: str) -> None:
-        """*host* has entered the phase *text*."""
+        """*host* has entered the phase *text*; one that was done works again."""
+        self._done.discard(host)
         self._phases[host] = (text, self._clock())
         self._note = ""
 
     def done(self, host: str) -> None:
         """*host* has ended, however."""
         self._phases.pop(host, None)
-        self._done = min(self._done + 1, self._total)
+        self._done.add(host)
 
     def note(self, text: str) -> None:
         """Show *text* instead of the counts until the next phase; for a single host."""
@@ -135,7 +136,7 @@ class Progress:
         self._paused = False
 
     def _text(self, moment: float) -> str:
-        return self._note or progress_text(self._total, self._done, self._phases, moment)
+        return self._note or progress_text(self._total, len(self._done), self._phases, moment)
 
     def _write(self, text: str) -> None:
         try:

@@ -163,6 +163,19 @@ def test_progress_on_a_terminal_gives_way() -> None:
     assert stream.getvalue() != before
 
 
+def test_a_host_that_works_again_is_not_done() -> None:
+    """Planning ends a host once, applying a second time; it is counted once."""
+    stream = io.StringIO()
+    progress, moment = progress_on(stream)
+    progress.done("a")
+    progress.done("a")
+    progress.done("b")
+    progress.phase("a", "term")
+    moment[0] = 10.0
+    progress.tick()
+    assert stream.getvalue() == "1/2 · slowest a term 10 s\n"
+
+
 def test_progress_under_ci_and_quiet() -> None:
     """CI gets plain lines even with a terminal; quiet gets nothing at all."""
     stream = Terminal()
