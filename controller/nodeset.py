@@ -36,7 +36,7 @@ def expand(text: str, limit: int = MAX_HOSTS) -> list[str]:
         size = _count(part)
         total += size
         if total > limit:
-            raise RangeTooLarge(f'"{_short(text)}" names {total} hosts, at most {limit} are taken')
+            raise RangeTooLarge(f'"{short(text)}" names {total} hosts, at most {limit} are taken')
         if "[" not in part:
             names[part] = None
         else:
@@ -59,10 +59,10 @@ def split(text: str) -> list[str]:
         if depth not in (0, 1):
             break
     if depth:
-        raise UsageError(f'"{_short(text)}": a bracket does not close')
+        raise UsageError(f'"{short(text)}": a bracket does not close')
     parts.append(text[start:].strip())
     if not all(parts):
-        raise UsageError(f'"{_short(text)}": an empty name between commas')
+        raise UsageError(f'"{short(text)}": an empty name between commas')
     return parts
 
 
@@ -100,56 +100,70 @@ def _count(part: str) -> int:
     """How many names *part* has, from its text alone."""
     if not _TERM.match(part):
         bad = next((char for char in part if not _TERM.match(char)), part)
-        raise UsageError(f'"{_short(part)}": {bad!r} cannot stand in a host name')
+        raise UsageError(f'"{short(part)}": {bad!r} cannot stand in a host name')
     size = 1
     rest = part
     while "[" in rest:
         inside, closed, rest = rest.partition("[")[2].partition("]")
         if not closed:
-            raise UsageError(f'"{_short(part)}": a bracket does not close')
+            raise UsageError(f'"{short(part)}": a bracket does not close')
         size *= sum(_range_size(piece, part) for piece in inside.split(","))
         if size > 1 << 62:
             break
     if "]" in rest:
-        raise UsageError(f'"{_short(part)}": a bracket does not open')
+        raise UsageError(f'"{short(part)}": a bracket does not open')
     if part[0] == "-" or "/" in re.sub(r"\[[^\]]*\]", "", part):
-        raise UsageError(f'"{_short(part)}" is no host name')
+        raise UsageError(f'"{short(part)}" is no host name')
     return size
 
 
 def _range_size(piece: str, part: str) -> int:
     if not _RANGE.match(piece):
-        raise UsageError(f'"{_short(part)}": "{_short(piece)}" is no range such as 01-16')
+        raise UsageError(f'"{short(part)}": "{short(piece)}" is no range such as 01-16')
     first, _, tail = piece.partition("-")
     if not tail:
         return 1
     last, _, step = tail.partition("/")
     if int(last) < int(first):
-        raise UsageError(f'"{_short(part)}": the range {piece} runs backwards')
+        raise UsageError(f'"{short(part)}": the range {piece} runs backwards')
     if step and not int(step):
-        raise UsageError(f'"{_short(part)}": the range {piece} has no step')
+        raise UsageError(f'"{short(part)}": the range {piece} has no step')
     return (int(last) - int(first)) // int(step or 1) + 1
 
 
 def _expand_ranges(part: str) -> list[str]:
-    """Every name of *part*, whose ranges were counted and checked."""
-    from ClusterShell.NodeSet import (  # type: ignore[import-untyped]
-        RESOLVER_NOGROUP,
-        NodeSet,
-        NodeSetException,
-    )
+    """Every name of *part*, whose ranges were counted and checked.
 
-    try:
-        return [str(name) for name in NodeSet(part, resolver=RESOLVER_NOGROUP)]
-    except NodeSetException as error:
-        raise UsageError(f'"{_short(part)}": {error}') from None
+    Range by range: NodeSet itself takes the digits before a bracket for a part of it.
+    """
+    from itertools import product
+
+    from ClusterShell.RangeSet import RangeSet, RangeSetException
+
+    pieces: list[list[str]] = []
+    rest = part
+    while rest:
+        plain, bracket, rest = rest.partition("[")
+        pieces.append([plain])
+        if bracket:
+            inside, _, rest = rest.partition("]")
+            try:
+                pieces.append([str(number) for number in RangeSet(inside)])
+            except RangeSetException as error:
+                raise UsageError(f'"{short(part)}": {error}') from None
+    return ["".join(choice) for choice in product(*pieces)]
 
 
 def _folded(names: list[str]) -> str:
-    from ClusterShell.NodeSet import RESOLVER_NOGROUP, NodeSet
+    from ClusterShell.NodeSet import (
+        RESOLVER_NOGROUP,
+        NodeSet,
+    )
 
     return str(NodeSet.fromlist(names, resolver=RESOLVER_NOGROUP))
 
 
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "…"
+def short(text: str) -> str:
+    """*text* as a message may quote it: at most 60 characters, all printable."""
+    text = text if len(text) <= 60 else text[:57] + "…"
+    return "".join(char if char.isprintable() else "�" for char in text)

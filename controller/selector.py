@@ -14,7 +14,7 @@ from fnmatch import fnmatchcase
 
 from fleetmem.controller.errors import InventoryInvalid, NoHostsMatch, RangeTooLarge, UsageError
 from fleetmem.controller.inventory import Host, Inventory
-from fleetmem.controller.nodeset import MAX_HOSTS, expand, split
+from fleetmem.controller.nodeset import MAX_HOSTS, expand, short, split
 from fleetmem.controller.target import Target, is_ipv6, parse_target
 
 TYPE_CHECKING = False
@@ -69,7 +69,7 @@ def resolve(
     chosen = {name: host for name, host in chosen.items() if name not in spared}
     if not chosen:
         after = " after -x" if exclude else ""
-        raise NoHostsMatch(f'"{_short(expression)}" leaves no host{after}')
+        raise NoHostsMatch(f'"{short(expression)}" leaves no host{after}')
     if len(chosen) > MAX_HOSTS:
         raise RangeTooLarge(f"{len(chosen)} hosts, at most {MAX_HOSTS} are taken")
     return tuple(chosen.values())
@@ -89,7 +89,7 @@ def _matches(spared: Host, chosen: dict[str, Host], inventory: Inventory) -> lis
         and target.port in (None, host.port)
     ]
     if not same and spared.transport != "local":
-        raise NoHostsMatch(f'"{_short(spared.name)}" is to be spared, but is not among the hosts')
+        raise NoHostsMatch(f'"{short(spared.name)}" is to be spared, but is not among the hosts')
     return same
 
 
@@ -108,7 +108,7 @@ def _named(term: str, known: _Known, spared: bool = False) -> dict[str, Host]:
         if target.is_plain and ("*" in name or "?" in name):
             matched = [one for one in inventory.hosts if fnmatchcase(one, name)]
             if not matched:
-                raise NoHostsMatch(f'no host matches "{_short(name)}"', _where(inventory))
+                raise NoHostsMatch(f'no host matches "{short(name)}"', _where(inventory))
             hosts.update((one, inventory.hosts[one]) for one in matched)
         else:
             host = _one(target, inventory)
@@ -139,7 +139,7 @@ def _one(target: Target, inventory: Inventory) -> Host:
         return Host(name=_LOCAL, address=_LOCAL, transport="local")
     if target.is_plain and inventory.file is not None and not is_ipv6(target.host):
         raise NoHostsMatch(
-            f'"{_short(target.host)}" is not in {inventory.file}', _near(target.host, inventory)
+            f'"{short(target.host)}" is not in {inventory.file}', _near(target.host, inventory)
         )
     template = inventory.template
     return replace(
@@ -164,14 +164,14 @@ def _group(term: str, known: _Known, spared: bool) -> dict[str, Host]:
     members = inventory.groups.get(term[1:])
     if members is None:
         raise NoHostsMatch(
-            f'there is no group "{_short(term)}"', _near(term[1:], inventory, groups=True)
+            f'there is no group "{short(term)}"', _near(term[1:], inventory, groups=True)
         )
     return {name: inventory.hosts[name] for name in members}
 
 
 def _everyone(inventory: Inventory, term: str) -> dict[str, Host]:
     if not inventory.hosts:
-        raise NoHostsMatch(f'"{_short(term)}" means the hosts of an inventory', _where(inventory))
+        raise NoHostsMatch(f'"{short(term)}" means the hosts of an inventory', _where(inventory))
     return dict(inventory.hosts)
 
 
@@ -185,7 +185,7 @@ def _run(rest: str, known: _Known, spared: bool) -> dict[str, Host]:
     for name in known.run_lookup(run, outcome):
         hosts.update(_named(name, known))
     if not hosts and not spared:
-        raise NoHostsMatch(f'no host of run "{_short(run)}" is "{_short(outcome)}"')
+        raise NoHostsMatch(f'no host of run "{short(run)}" is "{short(outcome)}"')
     return hosts
 
 
@@ -203,7 +203,7 @@ def _host_file(path: str, known: _Known) -> dict[str, Host]:
         try:
             for term in split(text):
                 if term[0] in "!&" or term.startswith("@file:"):
-                    raise UsageError(f'"{_short(term)}" cannot stand in a host file')
+                    raise UsageError(f'"{short(term)}" cannot stand in a host file')
                 hosts.update(_named(term, known))
         except UsageError as error:
             hint = f" – {error.hint}" if error.hint and error.hint != error.remedy else ""
@@ -243,14 +243,10 @@ def _near(word: str, inventory: Inventory, groups: bool = False) -> str:
     if groups:
         names = ", ".join(f"@{name}" for name in list(inventory.groups)[:20])
         return f"groups here: {names}" if names else _where(inventory)
-    return f"a host outside the inventory is written user@{_short(word)}"
+    return f"a host outside the inventory is written user@{short(word)}"
 
 
 def _where(inventory: Inventory) -> str:
     if inventory.file is not None:
         return f"the inventory is {inventory.file}; fleetmem hosts -H @all lists it"
     return "there is no inventory; name one with -i, or write user@host:port"
-
-
-def _short(text: str) -> str:
-    return text if len(text) <= 60 else text[:57] + "…"

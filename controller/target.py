@@ -7,6 +7,7 @@ from ipaddress import IPv6Address
 from typing import NamedTuple
 
 from fleetmem.controller.errors import UsageError
+from fleetmem.controller.nodeset import short
 
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+\\-]*\$?\Z")
 
@@ -37,14 +38,14 @@ def parse_target(text: str) -> Target:
     """
     user, at, rest = text.rpartition("@")
     if at and not _USER.match(user):
-        raise UsageError(f'"{text[:80]}": "{user[:40]}" is no user name')
+        raise UsageError(f'"{short(text)}": "{short(user)}" is no user name')
     host, port = _split_port(rest)
     if not host or host[0] == "-":
-        raise UsageError(f'"{text[:80]}" names no host')
+        raise UsageError(f'"{short(text)}" names no host')
     if port is None:
         return Target(user if at else None, host, None)
     if not port.isascii() or not port.isdigit() or not 1 <= int(port[:6]) <= 65535:
-        raise UsageError(f'"{text[:80]}": "{port[:20]}" is no port from 1 to 65535')
+        raise UsageError(f'"{short(text)}": "{short(port)}" is no port from 1 to 65535')
     return Target(user if at else None, host, int(port))
 
 
@@ -66,12 +67,12 @@ def _split_port(text: str) -> tuple[str, str | None]:
                 return inside, None
             if tail.startswith(":"):
                 return inside, tail[1:]
-            raise UsageError(f'"{text[:80]}": after ] only :port can follow')
+            raise UsageError(f'"{short(text)}": after ] only :port can follow')
     if is_ipv6(text):
         return text, None
     host, colon, port = text.rpartition(":")
     if not colon:
         return text, None
     if ":" in host:
-        raise UsageError(f'"{text[:80]}" is neither a name nor an IPv6 address')
+        raise UsageError(f'"{short(text)}" is neither a name nor an IPv6 address')
     return host, port
