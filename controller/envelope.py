@@ -128,6 +128,7 @@ Target = TypedDict(
         "conditional": bool,
         "evidence": list[str],
         "why": NotRequired[str | None],
+        "owner": NotRequired[str | None],
         "age_seconds": NotRequired[float | None],
     },
 )

@@ -41,7 +41,14 @@ def target_rows(entries: Iterable[HostEntry]) -> list[Row]:
 
 
 def _owner(target: Target) -> str:
-    return target.get("why") or target["unit"] or target["container"] or target["user"] or NONE
+    return (
+        target.get("owner")
+        or target.get("why")
+        or target["unit"]
+        or target["container"]
+        or target["user"]
+        or NONE
+    )
 
 
 def _target_row(group: Sequence[tuple[HostEntry, Target]], told: set[tuple[str, int]]) -> Row:
