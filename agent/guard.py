@@ -93,8 +93,7 @@ def _watch(lease: int, child: int) -> int:
             return 75
         if lease in events and not os.read(lease, 4096):
             _, status = os.waitpid(child, 0)
-            code = os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
-            return code
+            return os.WEXITSTATUS(status) if os.WIFEXITED(status) else 128 + os.WTERMSIG(status)
         if events.get(0, 0) & (_POLLRDHUP | select.POLLHUP | select.POLLERR | select.POLLNVAL):
             return 0
 

@@ -128,8 +128,10 @@ def receive(folder, name, tag, digest, size, marshal, zlib):
     length = int.from_bytes(exactly(4), "big")
     if length > size + 1024:
         raise SystemExit("fleetmem: a part is longer than it said")
-    opened = zlib.decompressobj()
-    source = opened.decompress(exactly(length), size)
+    try:
+        source = zlib.decompressobj().decompress(exactly(length), size)
+    except zlib.error:
+        source = b""
     if len(source) != size or sha256(source) != digest:
         raise SystemExit("fleetmem: a part does not match its SHA-256")
     keep(folder, name, source)
@@ -191,7 +193,7 @@ class Loader:
         if key in self.codes or name in self.codes:
             from _frozen_importlib import ModuleSpec
 
-            return ModuleSpec(name, self, is_package=key in self.codes)
+            return ModuleSpec(name, self, is_package=key in self.codes)  # type: ignore[arg-type]
         return None
 
     def create_module(self, spec):
