@@ -61,7 +61,9 @@ def assemble(document: Document, model: File, directory: str) -> Inventory:
             document.add((*_nearest(model, name, place[name]), "jump"), error.message)
     if "jump" in defaults:
         try:
-            template = replace(template, jump=_hops("", {"": defaults}, flat, template, ()))
+            template = replace(
+                template, jump=_hops("", {**layers, "": defaults}, flat, template, ())
+            )
         except UsageError as error:
             document.add(("defaults", "jump"), error.message)
     groups = {

@@ -49,12 +49,15 @@ def resolve(
     chosen: dict[str, Host] = {}
     kept: list[dict[str, Host]] = []
     dropped: dict[str, Host] = {}
+    strangers: set[str] = set()
     if not expression.strip():
         raise NoHostsMatch("no host is named", "name hosts with -H")
     terms = split(expression)
     for term in terms:
+        if term in ("!", "&"):
+            raise UsageError("a host term is empty")
         if term[0] == "!":
-            dropped.update(_named(term[1:], known, spared=True))
+            exclude = f"{exclude},{term[1:]}" if exclude.strip() else term[1:]
         elif term[0] == "&":
             kept.append(_named(term[1:], known))
         else:
@@ -62,10 +65,15 @@ def resolve(
     if all(term[0] in "!&" for term in terms):
         chosen = _everyone(inventory, expression)
     for term in split(exclude) if exclude.strip() else []:
-        dropped.update(_named(term.removeprefix("!"), known, spared=True))
+        named = _named(term.removeprefix("!"), known, spared=True)
+        dropped.update(named)
+        if term.removeprefix("!").startswith("@"):
+            strangers.update(named)  # a list may well name others, too
     for others in kept:
         chosen = {name: host for name, host in chosen.items() if name in others}
-    spared = {name for host in dropped.values() for name in _matches(host, chosen, inventory)}
+    spared: set[str] = set()
+    for host in dropped.values():
+        spared.update(_matches(host, chosen, inventory, host.name in strangers))
     chosen = {name: host for name, host in chosen.items() if name not in spared}
     if not chosen:
         after = " after -x" if exclude else ""
@@ -75,9 +83,11 @@ def resolve(
     return tuple(chosen.values())
 
 
-def _matches(spared: Host, chosen: dict[str, Host], inventory: Inventory) -> list[str]:
+def _matches(
+    spared: Host, chosen: dict[str, Host], inventory: Inventory, may_miss: bool
+) -> list[str]:
     """The chosen names that *spared* means: its own, or for a host that is not listed all
-    with its address, and its user and port where it has them. NoHostsMatch for a stranger."""
+    with its address, and its user and port where it has them. NoHostsMatch for none."""
     if spared.name in inventory.hosts or spared.name in chosen:
         return [spared.name]
     target = parse_target(spared.name)
@@ -88,16 +98,17 @@ def _matches(spared: Host, chosen: dict[str, Host], inventory: Inventory) -> lis
         and target.user in (None, host.user)
         and target.port in (None, host.port)
     ]
-    if not same and spared.transport != "local":
-        raise NoHostsMatch(f'"{short(spared.name)}" is to be spared, but is not among the hosts')
+    if not same and not may_miss:
+        raise NoHostsMatch(
+            f'"{short(spared.name)}" is to be spared, but is not among the hosts',
+            _near(spared.name, inventory, chosen),
+        )
     return same
 
 
 def _named(term: str, known: _Known, spared: bool = False) -> dict[str, Host]:
     """What one term names; *spared* terms are taken away, so a run without hosts is fine there."""
     inventory = known.inventory
-    if not term:
-        raise UsageError("a host term is empty")
     if term.startswith("@"):
         return _group(term, known, spared)
     if term in inventory.hosts:
@@ -111,7 +122,7 @@ def _named(term: str, known: _Known, spared: bool = False) -> dict[str, Host]:
                 raise NoHostsMatch(f'no host matches "{short(name)}"', _where(inventory))
             hosts.update((one, inventory.hosts[one]) for one in matched)
         else:
-            host = _one(target, inventory)
+            host = _one(target, inventory, spared)
             hosts[host.name] = host
     return hosts
 
@@ -126,8 +137,11 @@ def _targets(term: str) -> Iterator[Target]:
         yield target._replace(host=name)
 
 
-def _one(target: Target, inventory: Inventory) -> Host:
-    """The host behind one name: the inventory's, with another user and port where given."""
+def _one(target: Target, inventory: Inventory, spared: bool) -> Host:
+    """The host behind one name: the inventory's, with another user and port where given.
+
+    Only a *spared* name may be unknown here; it is compared with those chosen.
+    """
     listed = inventory.hosts.get(target.host)
     if listed is not None:
         return replace(
@@ -137,7 +151,7 @@ def _one(target: Target, inventory: Inventory) -> Host:
         )
     if target.is_plain and target.host == _LOCAL:
         return Host(name=_LOCAL, address=_LOCAL, transport="local")
-    if target.is_plain and inventory.file is not None and not is_ipv6(target.host):
+    if target.is_plain and inventory.file is not None and not spared:
         raise NoHostsMatch(
             f'"{short(target.host)}" is not in {inventory.file}', _near(target.host, inventory)
         )
@@ -163,9 +177,7 @@ def _group(term: str, known: _Known, spared: bool) -> dict[str, Host]:
         return _everyone(inventory, term)
     members = inventory.groups.get(term[1:])
     if members is None:
-        raise NoHostsMatch(
-            f'there is no group "{short(term)}"', _near(term[1:], inventory, groups=True)
-        )
+        raise NoHostsMatch(f'there is no group "{short(term)}"', _near_group(term[1:], inventory))
     return {name: inventory.hosts[name] for name in members}
 
 
@@ -231,19 +243,28 @@ def _read_lines(path: str) -> list[str]:
         raise InventoryInvalid(f"{path}:{line}:1: not UTF-8") from None
 
 
-def _near(word: str, inventory: Inventory, groups: bool = False) -> str:
+def _near(word: str, inventory: Inventory, chosen: Iterable[str] = ()) -> str:
+    if word in inventory.groups:
+        return f"a group is written @{word}"
+    near = _nearest(word, chosen) or _nearest(word, inventory.hosts)
+    if near:
+        return f'did you mean "{near}"?'
+    return f"a host outside the inventory is written user@{short(word)}"
+
+
+def _near_group(word: str, inventory: Inventory) -> str:
+    near = _nearest(word, inventory.groups)
+    if near:
+        return f'did you mean "@{near}"?'
+    names = ", ".join(f"@{name}" for name in list(inventory.groups)[:20])
+    return f"groups here: {names}" if names else _where(inventory)
+
+
+def _nearest(word: str, known: Iterable[str]) -> str:
     import difflib
 
-    known: Iterable[str] = inventory.groups if groups else inventory.hosts
-    if not groups and word in inventory.groups:
-        return f"a group is written @{word}"
     near = difflib.get_close_matches(word[:80], list(known)[:5000], n=1, cutoff=0.6)
-    if near:
-        return f'did you mean "{"@" if groups else ""}{near[0]}"?'
-    if groups:
-        names = ", ".join(f"@{name}" for name in list(inventory.groups)[:20])
-        return f"groups here: {names}" if names else _where(inventory)
-    return f"a host outside the inventory is written user@{short(word)}"
+    return near[0] if near else ""
 
 
 def _where(inventory: Inventory) -> str:
