@@ -54,8 +54,8 @@ def resolve(
         raise NoHostsMatch("no host is named", "name hosts with -H")
     terms = split(expression)
     for term in terms:
-        if term in ("!", "&"):
-            raise UsageError("a host term is empty")
+        if term in ("!", "&") or term[:2] in ("!!", "!&", "&!", "&&"):
+            raise UsageError(f'"{short(term)}" names no host')
         if term[0] == "!":
             exclude = f"{exclude},{term[1:]}" if exclude.strip() else term[1:]
         elif term[0] == "&":
