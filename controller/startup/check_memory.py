@@ -26,6 +26,16 @@ RANK_GAP = 0.5 * GIB
 FOREIGN = 1.5 * GIB
 RISE = 0.3 * GIB
 _POOL_PATTERNS = ("kv-allocated", "kv-post-capture", "kv-post-capture-draft")
+_CAUSE_FIELDS = {
+    "foreign_process": ("avail_before_load_bytes",),
+    "max_total_tokens": ("requested_max_total_tokens", "config.max_total_tokens"),
+    "mem_fraction_static": ("config.mem_fraction_static",),
+    "gpu_memory_utilization": ("requested_bytes", "gpu_memory_utilization"),
+    "weights": ("weights_bytes", "consumed_bytes"),
+    "max_model_len": ("peak_torch_bytes", "activation_peak_bytes"),
+    "activation_peak": ("peak_torch_bytes", "activation_peak_bytes"),
+    "graphs_counted": ("graph_estimated_bytes",),
+}
 _CHANGE_FIELDS = (
     "avail_before_load_bytes",
     "weights_bytes",
@@ -80,7 +90,9 @@ def _shrank(inv: Invocation, old: Invocation, change: Change) -> Found:
     if cap is not None and cap.by == "max_total_tokens":
         evidence.update(cap.figures)
     ranks = [evidence.get("cause_rank"), change.rank]
-    lines = evidence_lines(inv, _CHANGE_FIELDS, ranks, limit=8)
+    lines = evidence_lines(inv, _CAUSE_FIELDS.get(cause or "", ()), ranks, limit=2)
+    more = evidence_lines(inv, _CHANGE_FIELDS, ranks, limit=8)
+    lines += [line for line in more if line not in lines]
     lines += [
         {**line, "age": old.age}
         for line in evidence_lines(old, ("kv_cache_bytes", "avail_before_load_bytes"), ranks, 3)
