@@ -21,9 +21,12 @@ from fleetmem.controller.reclaim.verdict import (
     Climbed,
     GpuJudgement,
     judge,
+    pending,
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fleetmem.controller.envelope import Rung
     from fleetmem.controller.reclaim.options import ReclaimOptions
     from fleetmem.controller.reclaim.plan import Plan, Target
@@ -56,6 +59,8 @@ class Climb:
     killed: set[tuple[int, int]] = field(default_factory=set)
     stuck: dict[tuple[int, int], str] = field(default_factory=dict)
     refused: dict[tuple[int, int], str] = field(default_factory=dict)
+    unclear: dict[tuple[int, int], str] = field(default_factory=dict)
+    watching: list[int] = field(default_factory=list)
     falling: set[int] = field(default_factory=set)
     last_signal: float = 0.0
     readings: dict[str, Any] = field(default_factory=dict)
@@ -98,6 +103,9 @@ async def climb(run: Climb) -> list[GpuJudgement]:
     """
     run.used = {gpu: run.survey.used(gpu) for gpu in run.gpus}
     run.alive = {t.member.key for t in run.plan.targets if _lives(run.survey, t)}
+    run.watching = pending(run.plan, run.survey)
+    if not run.plan.targets:
+        return await _watch(run)
     refused = _drain(run)
     if refused:
         climbed = Climbed(drain_refused=refused)
@@ -109,6 +117,12 @@ async def climb(run: Climb) -> list[GpuJudgement]:
         await _kill(run)
     if "heirs" in allowed and not run.back():
         await _heirs(run)
+    return await _verify(run)
+
+
+async def _watch(run: Climb) -> list[GpuJudgement]:
+    """No rung, no signal: look whether memory that nobody has comes back by itself."""
+    run.last_signal = time.monotonic()
     return await _verify(run)
 
 
@@ -225,11 +239,19 @@ async def _settle(run: Climb, rung: str) -> None:
 
 
 async def _wait(
-    run: Climb, seconds: float, keys: list[tuple[int, int]], memory: bool = False
+    run: Climb,
+    seconds: float,
+    keys: list[tuple[int, int]],
+    memory: bool = False,
+    also: Sequence[int] = (),
 ) -> None:
-    """Ask the host to wait for identities to end, or for memory to fall within its bounds."""
-    bounds = [run.plan.bounds[gpu].bound_bytes if memory else None for gpu in run.gpus]
-    start = [run.used.get(gpu) for gpu in run.gpus]
+    """Ask the host to wait for identities to end, or for memory to fall within its bounds.
+
+    *also*: GPUs without targets that are watched, too.
+    """
+    gpus = sorted({*run.gpus, *also})
+    bounds = [run.plan.bounds[gpu].bound_bytes if memory else None for gpu in gpus]
+    start = [run.used.get(gpu) for gpu in gpus]
 
     def on_chunk(data: Any) -> None:
         if isinstance(data, dict) and isinstance(data.get("used_bytes"), list):
@@ -248,7 +270,7 @@ async def _wait(
         run.session,
         "gpu.wait",
         {
-            "gpus": run.gpus,
+            "gpus": gpus,
             "below_bytes": bounds,
             "pids": [key[0] for key in keys],
             "start_times": [key[1] for key in keys],
@@ -286,12 +308,12 @@ async def _verify(run: Climb) -> list[GpuJudgement]:
         run.used = {gpu: survey.used(gpu) for gpu in run.gpus}
         since = time.monotonic() - run.last_signal if run.last_signal else 0.0
         climbed = Climbed(
-            acted=bool(run.last_signal),
             killed=frozenset(run.killed),
             stuck=run.stuck,
             waited_seconds=since,
             falling=frozenset(run.falling),
             refused=run.refused,
+            unclear=run.unclear,
         )
         rows = judge(run.plan, survey, classify(survey, rules()), climbed, run.host)
         left = run.release_seconds - since
@@ -299,7 +321,7 @@ async def _verify(run: Climb) -> list[GpuJudgement]:
             return rows
         run.emit({"kind": "phase", "host": run.host, "text": "releasing"})
         await asyncio.sleep(0.2)
-        await _wait(run, min(left, 5.0), [], memory=True)
+        await _wait(run, min(left, 5.0), [], memory=True, also=run.watching)
 
 
 # --- signalling ----------------------------------------------------------------------------
@@ -307,14 +329,22 @@ async def _verify(run: Climb) -> list[GpuJudgement]:
 
 async def _signal(run: Climb, signal: str, targets: list[Target]) -> list[dict[str, Any]]:
     """Send *signal* to *targets* that were not sent it before; what was sent."""
-    before = {
-        (r["pid"], r["start_time"])
+    records = {
+        (r["pid"], r["start_time"]): r
         for r in run.survey.operations["signals"]
         if r["signal"] == signal
     }
+    before = set(records)
     fresh = [t for t in targets if t.member.key not in before and t.member.key in run.alive]
     if signal == "KILL":
-        run.killed |= {t.member.key for t in targets if t.member.key in before}
+        for key in before & {t.member.key for t in targets}:
+            if records[key]["done"]:
+                run.killed.add(key)
+            else:
+                run.unclear[key] = (
+                    f"operation {records[key]['operation']} was about to send it SIGKILL, and "
+                    "nobody saw whether it did; it is not sent again"
+                )
     if not fresh:
         run.last_signal = run.last_signal or time.monotonic()
         return []

@@ -16,7 +16,12 @@ from fleetmem.controller.reclaim.ladder import Climb, climb
 from fleetmem.controller.reclaim.plan import make_plan
 from fleetmem.controller.reclaim.rules import rules
 from fleetmem.controller.reclaim.section import section
-from fleetmem.controller.reclaim.verdict import PINNED_AFTER_SECONDS, GpuJudgement, planned
+from fleetmem.controller.reclaim.verdict import (
+    PINNED_AFTER_SECONDS,
+    GpuJudgement,
+    pending,
+    planned,
+)
 from fleetmem.controller.runner import FAILURES, HostEnd, failure_cap, run_hosts
 
 if TYPE_CHECKING:
@@ -49,6 +54,13 @@ class Seat:
     @property
     def has_targets(self) -> bool:
         return self.plan is not None and bool(self.plan.targets)
+
+    @property
+    def is_watched(self) -> bool:
+        """No targets, but memory that nobody has any more: it may be on its way back."""
+        if self.plan is None or self.survey is None or self.plan.targets:
+            return False
+        return bool(pending(self.plan, self.survey))
 
 
 class ReclaimRun:
@@ -119,7 +131,7 @@ class ReclaimRun:
         seat.plan = make_plan(survey, members, self.options, recorded)
         self._show_plan(seat, members)
         seat.seconds = time.monotonic() - begin
-        if not seat.has_targets or self.options.dry_run:
+        if self.options.dry_run or not (seat.has_targets or seat.is_watched):
             await self._unlink(seat)
         return self._outcome(seat)
 
@@ -152,17 +164,21 @@ class ReclaimRun:
     # --- phase two: ask, lock, climb -------------------------------------------------------
 
     async def _may_apply(self) -> bool:
-        if self.options.dry_run or not any(seat.has_targets for seat in self.seats.values()):
+        seats = self.seats.values()
+        if self.options.dry_run or not any(s.has_targets or s.is_watched for s in seats):
             return False
         failed = sum(seat.entry["outcome"] in FAILURES for seat in self.seats.values())
         cap = failure_cap(self.options.max_fail, len(self.seats))
         if cap is not None and failed >= cap:
             return False
         self.failures_left = None if cap is None else cap - failed
-        return await self.approve([seat.entry for seat in self.seats.values()])
+        if not any(seat.has_targets for seat in seats):
+            return True  # nothing will be changed: there is nothing to ask
+        return await self.approve([seat.entry for seat in seats])
 
     async def _apply_all(self) -> None:
-        hosts = [seat.host for seat in self.seats.values() if seat.has_targets]
+        seats = self.seats.values()
+        hosts = [seat.host for seat in seats if seat.has_targets or seat.is_watched]
         first = hosts[: self.options.canary]
         if first:
             await self._apply(first)
@@ -205,8 +221,10 @@ class ReclaimRun:
         session = seat.link.session
         if time.time() > plan.expires.timestamp():
             raise errors.StalePlan(f"the plan expired at {plan.expires:%H:%M:%S} UTC")
-        phase("lock")
-        epoch = await self._lock(seat)
+        epoch = plan.epoch
+        if plan.targets:
+            phase("lock")
+            epoch = await self._lock(seat)
         run = Climb(
             host=host.name,
             session=session,
@@ -224,14 +242,19 @@ class ReclaimRun:
         except errors.Refused:
             raise  # nothing was signalled after the refusal, and nothing is left open
         except errors.FleetError as error:
+            if not plan.targets:
+                raise  # it was only watched
             return self._left_open(seat, error.message)
         except asyncio.CancelledError:
+            if not plan.targets:
+                raise
             return self._left_open(seat, "interrupted, or over its deadline")
         seat.entry["reclaim"] = section(plan, survey, rows, run.rungs)
         seat.entry["readings"] = run.readings or seat.readings
-        phase("unlock")
-        with contextlib.suppress(errors.FleetError):
-            await session.unlock()
+        if plan.targets:
+            phase("unlock")
+            with contextlib.suppress(errors.FleetError):
+                await session.unlock()
         seat.seconds += time.monotonic() - begin
         await self._unlink(seat)
         return self._outcome(seat)

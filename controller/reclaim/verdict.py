@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fleetmem.controller.envelope import VERDICTS, Verdict
 from fleetmem.controller.reclaim.plan import TOLERANCE_BYTES
+from fleetmem.controller.reclaim.survey import HEIR_CTL_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,14 +25,16 @@ _GPU_LOST = ("GPU_IS_LOST", "GpuIsLost", "ResetRequired", "RESET_REQUIRED", "(15
 @dataclass(frozen=True)
 class Climbed:
     """What the ladder did and last saw. ``stuck``: killed identities that still run, with
-    the kernel's state. ``waited_seconds`` since the last signal; ``killed`` identities."""
+    the kernel's state. ``waited_seconds`` since the last signal; ``killed`` identities.
+    ``unclear``: identities for which an earlier run noted a KILL and not whether it was sent.
+    """
 
-    acted: bool = False
     killed: frozenset[tuple[int, int]] = frozenset()
     stuck: Mapping[tuple[int, int], str] = field(default_factory=dict)
     waited_seconds: float = 0.0
     falling: frozenset[int] = frozenset()
     refused: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    unclear: Mapping[tuple[int, int], str] = field(default_factory=dict)
     drain_refused: str | None = None
     unknown: str | None = None
 
@@ -54,7 +57,8 @@ def planned(plan: Plan, survey: Survey, host: str) -> list[GpuJudgement]:
         used = survey.used(gpu)
         targets = plan.on(gpu)
         if targets:
-            rows.append(GpuJudgement(gpu, "planned", used, f"{len(targets)} targets"))
+            names = ", ".join(f"{t.member.name} {t.member.pid}" for t in targets[:3])
+            rows.append(GpuJudgement(gpu, "planned", used, f"would stop {names}"))
         else:
             rows.append(untouched(plan, survey, gpu, host))
     return rows
@@ -69,7 +73,7 @@ def judge(
         if climbed.unknown:
             rows.append(GpuJudgement(gpu, "unknown", after.used(gpu), climbed.unknown))
         elif not plan.on(gpu):
-            rows.append(untouched(plan, after, gpu, host))
+            rows.append(untouched(plan, after, gpu, host, climbed.waited_seconds))
         elif climbed.drain_refused:
             rows.append(GpuJudgement(gpu, "drain_refused", after.used(gpu), climbed.drain_refused))
         else:
@@ -85,8 +89,13 @@ def worst(rows: list[GpuJudgement]) -> Verdict:
 # --- GPUs the plan does not touch ----------------------------------------------------------
 
 
-def untouched(plan: Plan, survey: Survey, gpu: int, host: str) -> GpuJudgement:
-    """The verdict over a GPU without targets: who keeps it, or what is not explained."""
+def untouched(
+    plan: Plan, survey: Survey, gpu: int, host: str, watched_seconds: float = 0.0
+) -> GpuJudgement:
+    """The verdict over a GPU without targets: who keeps it, or what is not explained.
+
+    Memory of a dead process that nobody has is ``releasing`` until it was watched for long.
+    """
     used, bound = survey.used(gpu), plan.bounds[gpu]
     if used is None:
         return _no_reading(survey, gpu)
@@ -117,10 +126,16 @@ def untouched(plan: Plan, survey: Survey, gpu: int, host: str) -> GpuJudgement:
         )
     if _within(used, bound):
         return GpuJudgement(gpu, "nothing_to_do", used, "at its baseline")
-    return _unexplained(plan, survey, gpu)
+    return _unexplained(survey, gpu, host, watched_seconds)
 
 
-def _unexplained(plan: Plan, survey: Survey, gpu: int) -> GpuJudgement:
+def pending(plan: Plan, survey: Survey) -> list[int]:
+    """GPUs without targets whose memory may be on its way back: worth watching."""
+    rows = [untouched(plan, survey, gpu, "") for gpu in plan.scope if not plan.on(gpu)]
+    return [row.index for row in rows if row.verdict == "releasing"]
+
+
+def _unexplained(survey: Survey, gpu: int, host: str, watched_seconds: float) -> GpuJudgement:
     """Used memory that no visible process accounts for."""
     used, dead = survey.used(gpu), survey.dead(gpu)
     device = survey.gpus[gpu]
@@ -130,14 +145,39 @@ def _unexplained(plan: Plan, survey: Survey, gpu: int) -> GpuJudgement:
     if device["numa_node"] is not None:
         why = f"this GPU's memory is NUMA node {device['numa_node']}: host pages lie in it"
         return GpuJudgement(gpu, "host_pages", used, why)
-    if dead and not any(gpu in survey.open_gpus(pid) for pid in survey.holders):
-        pids = ", ".join(map(str, sorted(dead)))
-        if survey.facts["init_pid_namespace"]:
-            why = f"NVML names dead {pids}, and no process has files of this GPU"
-            return GpuJudgement(gpu, "kernel_pinned", used, why)
+    if dead and not any(_could_hold(survey, pid, gpu) for pid in survey.holders):
+        why = f"NVML names dead {', '.join(map(str, sorted(dead)))}, and no process has its files"
+        if watched_seconds < PINNED_AFTER_SECONDS:
+            return GpuJudgement(gpu, "releasing", used, why, (_again(host, gpu),))
+        why += f", and it is not back after {watched_seconds:.0f} s"
+        return GpuJudgement(gpu, "kernel_pinned", used, why)
+    named = _without_files(survey, gpu)
+    if named:
+        return GpuJudgement(gpu, "cannot_attribute", used, named)
     where = "" if survey.facts["init_pid_namespace"] else " from inside this pid namespace"
     why = f"no visible process accounts for it{where}"
     return GpuJudgement(gpu, "cannot_attribute", used, why)
+
+
+def _could_hold(survey: Survey, pid: int, gpu: int) -> bool:
+    """Whether *pid* may have memory of *gpu* that no list names.
+
+    Every CUDA process opens every GPU's node, so one that a list names is explained; a
+    process that maps little of nvidiactl has no CUDA context.
+    """
+    return (
+        gpu in survey.open_gpus(pid)
+        and pid not in survey.listed_pids()
+        and survey.holders[pid]["ctl_map_bytes"] > HEIR_CTL_BYTES
+    )
+
+
+def _without_files(survey: Survey, gpu: int) -> str | None:
+    """Live processes that NVML names on *gpu* and that show no file of the driver."""
+    pids = sorted(set(survey.held(gpu)) - set(survey.dead(gpu)) - set(survey.holders))
+    if not pids:
+        return None
+    return f"NVML names process {', '.join(map(str, pids))}, which shows no file of the driver"
 
 
 def _no_reading(survey: Survey, gpu: int) -> GpuJudgement:
@@ -182,6 +222,9 @@ def _still_alive(
     alive: list[Member], climbed: Climbed, gpu: int, used: int, host: str
 ) -> GpuJudgement:
     names = ", ".join(f"{m.name} {m.pid}" for m in alive[:3])
+    unclear = [climbed.unclear[m.key] for m in alive if m.key in climbed.unclear]
+    if unclear:
+        return GpuJudgement(gpu, "unknown", used, f"{names}: {unclear[0]}")
     refused = [climbed.refused[m.key] for m in alive if m.key in climbed.refused]
     killed = [m for m in alive if m.key in climbed.killed]
     if refused:
@@ -219,15 +262,25 @@ def _still_used(
             steps = tuple(f"fleetmem reclaim -H {host} --pid {p} --dry-run" for p in row.candidates)
             why = f"{pids} could have the files of a dead target and are unrelated"
             return GpuJudgement(gpu, "held_by", used, why, steps)
+    again = [m for m in fresh if any(_same_start(m, t.member) for t in plan.targets)]
+    if again:
+        names = ", ".join(f"{m.name} {m.pid} (parent {_parent(m)})" for m in again[:3])
+        stops = dict.fromkeys(m.process["owner"]["stop_command"] for m in again)
+        steps = tuple(stop for stop in stops if stop)
+        return GpuJudgement(gpu, "respawned", used, f"new since the plan: {names}", steps)
     if fresh:
-        names = ", ".join(f"{m.name} {m.pid} (parent {m.process['ppid']})" for m in fresh[:3])
-        return GpuJudgement(gpu, "respawned", used, f"new since the plan: {names}")
+        names = ", ".join(f"{m.name} {m.pid}" for m in fresh[:3])
+        why = f"{names} came after the plan"
+        return GpuJudgement(gpu, "held_by", used, why, (_again(host, gpu),))
     grown = _grown(plan, now, gpu)
     if grown:
         names = ", ".join(f"{m.name} {m.pid}" for m in grown[:3])
         why = f"the memory moved to {names}: it imported it over CUDA IPC"
         step = f"fleetmem reclaim -H {host} --pid {grown[0].pid} --dry-run"
         return GpuJudgement(gpu, "held_by", used, why, (step,))
+    named = _without_files(after, gpu)
+    if named:
+        return GpuJudgement(gpu, "held_by", used, f"the memory moved: {named}")
     if gpu in climbed.falling or climbed.waited_seconds < max(
         PINNED_AFTER_SECONDS, 4 * plan.expect_seconds
     ):
@@ -238,6 +291,21 @@ def _still_used(
         return GpuJudgement(gpu, "host_pages", used, f"host pages lie in NUMA node {node}")
     why = f"no process has it, and it is not back after {climbed.waited_seconds:.0f} s"
     return GpuJudgement(gpu, "kernel_pinned", used, why)
+
+
+def _same_start(new: Member, old: Member) -> bool:
+    """Whether whoever started *old* started *new* too: parent, owner, or the same command."""
+    a, b = new.process, old.process
+    if a["ppid"] > 1 and a["ppid"] == b["ppid"]:
+        return True
+    if a["owner"]["kind"] not in ("none", "session") and a["owner"]["name"] == b["owner"]["name"]:
+        return True
+    return a["uid"] == b["uid"] and a["exe"] == b["exe"] and a["title"] == b["title"]
+
+
+def _parent(member: Member) -> str:
+    above = member.process["ancestors"]
+    return f"{above[0]['comm']} {above[0]['pid']}" if above else str(member.process["ppid"])
 
 
 def _grown(plan: Plan, now: list[Member], gpu: int) -> list[Member]:
