@@ -115,7 +115,7 @@ def _table(
         return []
     parted = groups(ranks, rows) or [[]]
     if len(parted) > 1:
-        return _rank_columns(ranks, rows, parted)
+        return _rank_columns(ranks, rows, parted, older[:1])
     now = merged(ranks, parted[0])
     before = [merged(inv["ranks"], list(inv["ranks"])) for inv in older]
     _with_engine_tokens(now, newest)
@@ -145,7 +145,7 @@ def _column_heads(newest: Mapping[str, Any], older: Sequence[Mapping[str, Any]])
     ]
     for inv in older:
         spans.append((right(f"-{inv['age']}", VALUE) + "  ", "bold"))
-        spans.append((left(_when(inv), 18 if len(older) == 1 else 14), "dim"))
+        spans.append((left(_when(inv), 20 if len(older) == 1 else 14), "dim"))
     if older:
         spans.append((right("CHANGE", CHANGE), "dim"))
     return tuple(spans)
@@ -175,7 +175,7 @@ def _row(
     if not before:
         return (*spans, (gap + note, "dim"))
     spans.append((left(gap + note, BAR - cells(bar)), "dim"))
-    wide = 18 if len(before) == 1 else 14
+    wide = 20 if len(before) == 1 else 14
     for values in before:
         tokens = _tokens(row, values) if len(before) == 1 else ""
         spans += [
@@ -242,13 +242,18 @@ def _change(row: Row, new: Any, old: Any) -> Span:
 
 
 def _rank_columns(
-    ranks: Mapping[str, Mapping[str, Any]], rows: Sequence[Row], parted: Sequence[Sequence[str]]
+    ranks: Mapping[str, Mapping[str, Any]],
+    rows: Sequence[Row],
+    parted: Sequence[Sequence[str]],
+    older: Sequence[Mapping[str, Any]],
 ) -> list[Line]:
-    """Ranks that differ: one column each group, the odd one first."""
-    shown = list(parted[:4])
+    """Ranks that differ: one column each group, the odd one first; then the start before."""
+    shown = list(parted[:3])
     width = 18
     heads: list[Span] = [(left("PER RANK", LABEL), "dim")]
     heads += [(right(safe(fold_ranks(list(keys)), width - 1), width), "bold") for keys in shown]
+    heads += [(right(f"-{inv['age']} {inv['status']}", width), "dim") for inv in older]
+    before = [merged(inv["ranks"], list(inv["ranks"])) for inv in older]
     out: list[Line] = [tuple(heads)]
     columns = [merged(ranks, list(keys)) for keys in shown]
     most = columns[-1]
@@ -258,6 +263,7 @@ def _rank_columns(
             value, usual = values.get(row.field), most.get(row.field)
             odd = value is not None and usual is not None and abs(value - usual) > 0.02 * GIB
             spans.append((right(_number(value, row.sign), width), "warn" if odd else ""))
+        spans += [(right(_number(old.get(row.field), row.sign), width), "dim") for old in before]
         out.append(tuple(spans))
     if len(parted) > len(shown):
         out.append(((f"{len(parted) - len(shown)} more groups of ranks", "dim"),))

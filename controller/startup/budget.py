@@ -1,6 +1,6 @@
 """Budget identities: what the printed parts must add up to, and what is left over.
 
-Sources: the engines' own sizing code, as ``docs/startup.md`` explains. Bytes throughout.
+Each follows the engine's own sizing code. Bytes throughout.
 """
 
 from __future__ import annotations

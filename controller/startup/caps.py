@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .budget import ORDINARY, sglang_weights, vllm_requested
-from .figures import kv_bytes, setting, smallest, tokens, worst_rank
+from .figures import kv_bytes, rank_token_bytes, setting, smallest, tokens, worst_rank
 from .model import GIB, Invocation
 
 TOLERANCE = 0.06 * GIB
@@ -67,7 +67,8 @@ def sglang_expected(inv: Invocation, rank: str) -> dict[str, Any] | None:
         rest = round(loaded - least[1] * (1 - fraction))
         for printed in sums:
             off = abs(rest - printed) if printed is not None else 0
-            if best is None or off < best["off_bytes"]:
+            # Without a match the target's own load is the one that sizes the pool.
+            if best is None or (off < best["off_bytes"] and off <= TOLERANCE):
                 best = {
                     "expected_bytes": rest,
                     "printed_bytes": printed,
@@ -121,7 +122,8 @@ def _token_argument(inv: Invocation, rank: str, told: dict[str, Any] | None) -> 
     possible = profiled[0] if profiled else None
     rest = told["expected_bytes"] if told else None
     if possible is None and rest is not None and size and held:
-        possible = round(rest / size * held)
+        each = rank_token_bytes(values)
+        possible = rest // each if each else round(rest / size * held)
     if held is None:
         limited = possible is not None and asked < possible
     else:

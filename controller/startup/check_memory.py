@@ -90,7 +90,8 @@ def _shrank(inv: Invocation, old: Invocation, change: Change) -> Found:
     if cap is not None and cap.by == "max_total_tokens":
         evidence.update(cap.figures)
     ranks = [evidence.get("cause_rank"), change.rank]
-    lines = evidence_lines(inv, _CAUSE_FIELDS.get(cause or "", ()), ranks, limit=2)
+    first = ranks[:1] if cause == "foreign_process" else ranks
+    lines = evidence_lines(inv, _CAUSE_FIELDS.get(cause or "", ()), first, limit=2)
     more = evidence_lines(inv, _CHANGE_FIELDS, ranks, limit=8)
     lines += [line for line in more if line not in lines]
     lines += [

@@ -42,8 +42,8 @@ def levers(
         if possible and held:
             found.append(
                 {
-                    "change": "without max_total_tokens",
-                    "pool_bytes": round(kv * possible / held),
+                    "change": "no max_total_tokens",
+                    "pool_bytes": cap.expected_bytes or round(kv * possible / held),
                     "tokens": possible,
                     "percent": round((possible / held - 1) * 100),
                     "free_bytes": None,
