@@ -9,28 +9,29 @@ GIB = 1 << 30
 NOT_AVAILABLE = 0xFFFFFFFF
 
 
+TEXTS = {
+    1: "Uninitialized",
+    3: "Not Supported",
+    4: "Insufficient Permissions",
+    6: "Not Found",
+    7: "Insufficient Size",
+    9: "Driver Not Loaded",
+    12: "NVML Shared Library Not Found",
+    13: "Function Not Found",
+    15: "GPU is lost",
+    18: "RM has detected an NVML/RM version mismatch.",
+}
+
+
 class NVMLError(Exception):
     """As in the binding: ``value`` is the code."""
-
-    TEXTS = {
-        1: "Uninitialized",
-        3: "Not Supported",
-        4: "Insufficient Permissions",
-        6: "Not Found",
-        7: "Insufficient Size",
-        9: "Driver Not Loaded",
-        12: "NVML Shared Library Not Found",
-        13: "Function Not Found",
-        15: "GPU is lost",
-        18: "RM has detected an NVML/RM version mismatch.",
-    }
 
     def __init__(self, value: int) -> None:
         super().__init__(value)
         self.value = value
 
     def __str__(self) -> str:
-        return self.TEXTS.get(self.value, f"NVML Error with code {self.value}")
+        return TEXTS.get(self.value, f"NVML Error with code {self.value}")
 
 
 class Gpu:

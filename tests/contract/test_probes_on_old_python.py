@@ -1,0 +1,101 @@
+"""The probes under the oldest and a new interpreter that a host may have."""
+
+from __future__ import annotations
+
+import glob
+import json
+import os
+import shutil
+import subprocess
+import sys
+import typing
+from pathlib import Path
+
+import pytest
+from pydantic import TypeAdapter
+
+from fleetmem import agent
+
+VERSIONS = ("3.8", "3.9", "3.13")
+
+SCRIPT = """
+import os, sys
+from fleetmem.agent import wire
+from fleetmem.agent.declare import find
+from fleetmem.agent.model import Trouble
+
+assert "re" not in sys.modules and "typing" not in sys.modules, "an import costs a host CPU"
+found = {"version": "%d.%d" % sys.version_info[:2]}
+calls = [
+    ("host.facts", {}),
+    ("host.operations", {}),
+    ("gpu.holders", {}),
+    ("processes.identity", {"pids": [os.getpid(), os.getppid()]}),
+    ("gpu.wait", {"pids": [os.getpid()], "start_times": [1], "timeout_seconds": 0.1}),
+]
+for name, args in calls:
+    try:
+        found[name] = find(name).func(**args)
+    except Trouble as trouble:
+        found[name] = trouble.reading
+for name in ("gpu.devices", "gpu.processes"):
+    try:
+        find(name).func()
+        found[name] = "a driver"
+    except Trouble as trouble:
+        found[name] = trouble.reason
+heavy = {"typing", "dataclasses", "re", "json", "subprocess", "enum", "signal", "socket",
+         "selectors", "pathlib", "inspect"}
+found["heavy"] = sorted(heavy.intersection(sys.modules) - BEFORE)
+sys.stdout.write(wire.dumps(found))
+"""
+
+
+def interpreter(version: str) -> str | None:
+    """A real interpreter of *version* on this machine."""
+    homes = (os.environ.get("PYENV_ROOT", ""), os.path.expanduser("~/.pyenv"))
+    for home in homes:
+        for place in sorted(glob.glob(f"{home}/versions/{version}.*/bin/python")):
+            return place
+    return shutil.which(f"python{version}")
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_probes_run_and_keep_their_shapes(version: str, tmp_path: Path) -> None:
+    program = interpreter(version)
+    if program is None:
+        pytest.skip(f"NOT TESTED: there is no Python {version} on this machine")
+    package = tmp_path / "fleetmem"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    assert agent.__file__ is not None
+    (package / "agent").symlink_to(Path(agent.__file__).parent)
+    start = f"import sys; BEFORE = set(sys.modules); sys.path.insert(0, {str(tmp_path)!r})\n"
+    done = subprocess.run(
+        [program, "-I", "-S", "-B", "-W", "error", "-c", start + SCRIPT],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    found = json.loads(done.stdout)
+    assert found.pop("version") == version
+    for name in ("gpu.devices", "gpu.processes"):
+        assert found.pop(name).startswith("nvml_missing:")
+    # ctypes is what the probes cannot do without; it brings nothing of these along.
+    assert found.pop("heavy") == []
+    from fleetmem.agent import declare
+
+    scope = {**vars(__import__("fleetmem.agent.shapes", fromlist=["x"])), **vars(typing)}
+    for name, reading in found.items():
+        hints = typing.get_type_hints(
+            declare.find(name).func, scope, {"shapes": sys.modules["fleetmem.agent.shapes"]}
+        )
+        TypeAdapter(hints["return"]).validate_python(reading, strict=True)
+        keys = set(hints["return"].__required_keys__)
+        assert set(reading) == keys
+    rows = found["processes.identity"]["processes"]
+    assert rows[0]["launcher_alive"] is True
+    assert rows[1]["pid"] == os.getpid()
