@@ -60,6 +60,23 @@ class Member:
         return display_name(self.process)
 
     @property
+    def owner(self) -> str:
+        """Who stands behind it, in a few words."""
+        process, owner = self.process, self.process["owner"]
+        if self.heir_of:
+            return f"files of dead {', '.join(map(str, self.heir_of))}"
+        if self.fork_of is not None:
+            return f"fork of {self.fork_of}"
+        if owner["kind"] not in ("none", "session") and owner["name"]:
+            gone = " is gone" if owner["state"] == "gone" else ""
+            return f"{owner['kind'].replace('_', ' ')} {owner['name'][:24]}{gone}"
+        if process["launcher_alive"]:
+            return f"launcher {process['ppid']}"
+        if process["group_leader_alive"]:
+            return f"group leader {process['pgid']}"
+        return "launcher dead"
+
+    @property
     def held_bytes(self) -> int | None:
         """Bytes over all GPUs; None where one of them is unknown."""
         known = [size for size in self.held.values() if size is not None]

@@ -73,6 +73,7 @@ def _target(target: Any) -> Target:
         "conditional": target.conditional,
         "evidence": list(member.evidence) + (["heir"] if target.conditional else []),
         "why": member.why,
+        "owner": member.owner,
         "age_seconds": process["age_seconds"],
     }
 
