@@ -251,7 +251,7 @@ class SudoPasswordRequired(HostFailed):
     """sudo asks for a password and none was given."""
 
     code = "sudo_password_required"
-    remedy = "use --ask-sudo-password, or allow sudo without a password for that user"
+    remedy = "allow sudo without a password for that user (NOPASSWD), or connect as root"
 
 
 class SudoPasswordWrong(HostFailed):
@@ -402,7 +402,7 @@ class Protected(Refused):
     """The target is on the protect list."""
 
     code = "protected"
-    remedy = "only --override-protected with that one thing's name overrides"
+    remedy = "only --override-protected PID, for that one process, overrides"
 
 
 class NotPermitted(Refused):

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 CONNECT_TIMEOUT_SECONDS = 10.0
 MAX_SHOWN = 50
+MACHINE_FILE = "/etc/fleetmem/inventory.yaml"
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def find(path: str | None = None) -> tuple[str | None, tuple[str, ...]]:
     config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
     for place in (
         os.path.join(config, "fleetmem", "inventory.yaml"),
-        "/etc/fleetmem/inventory.yaml",
+        MACHINE_FILE,
     ):
         if os.path.exists(place):
             return place, warnings
