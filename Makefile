@@ -24,16 +24,21 @@ demo: venv lab-setup
 test: venv lab-setup lint types
 	$(PY) -m pytest tests
 
-lint: venv
+lint: venv .types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/lint-imports
+	@rm -rf .types/walls && mkdir -p .types/walls && cp -rL .types/fleetmem .types/walls/
+	cd .types/walls && ../../$(VENV)/bin/lint-imports --no-cache --config ../../pyproject.toml
 
-types: venv
+types: venv .types
+	MYPYPATH=.types $(VENV)/bin/mypy -p fleetmem
+
+# Type checkers and the import linter do not see package-dir's mapping: a tree of links does.
+.types:
 	@mkdir -p .types/fleetmem
 	@for d in agent controller playbooks; do ln -sfn ../../$$d .types/fleetmem/$$d; done
 	@ln -sfn ../../fleetmem/__init__.py .types/fleetmem/__init__.py
-	MYPYPATH=.types $(VENV)/bin/mypy -p fleetmem
+	@ln -sfn ../../fleetmem/py.typed .types/fleetmem/py.typed
 
 bench: venv lab-setup
 	@$(PY) -m benchmarks

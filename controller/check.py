@@ -12,16 +12,16 @@ from fleetmem.controller.runner import HostEnd, run_hosts
 
 if TYPE_CHECKING:
     from fleetmem.controller.envelope import Envelope, Reading
-    from fleetmem.controller.fleet import Fleet, OnEvent
     from fleetmem.controller.inventory import Host
+    from fleetmem.controller.settings import FleetSettings, OnEvent
 
 PROBES = ("host.facts", "host.operations", "gpu.devices")
 
 
-async def check(fleet: Fleet, on_event: OnEvent) -> Envelope:
+async def check(hosts: tuple[Host, ...], settings: FleetSettings, on_event: OnEvent) -> Envelope:
     """One row a host with the readings of :data:`PROBES`."""
-    entries = {host.name: env.new_host(host.name, "not_attempted") for host in fleet.hosts}
-    linker = link.Linker(fleet.settings, on_event)
+    entries = {host.name: env.new_host(host.name, "not_attempted") for host in hosts}
+    linker = link.Linker(settings, on_event)
 
     async def work(host: Host, phase: Any) -> HostEnd:
         begin = time.monotonic()
@@ -46,10 +46,10 @@ async def check(fleet: Fleet, on_event: OnEvent) -> Envelope:
     run = env.new_run("hosts")
     try:
         await run_hosts(
-            fleet.hosts,
+            hosts,
             work,
-            fanout=fleet.settings.fanout,
-            deadline_seconds=fleet.settings.host_timeout_seconds,
+            fanout=settings.fanout,
+            deadline_seconds=settings.host_timeout_seconds,
             on_end=ended,
             on_phase=lambda host, text: on_event({"kind": "phase", "host": host, "text": text}),
             on_warning=lambda text: on_event({"kind": "warning", "text": text}),

@@ -10,9 +10,10 @@ line uses nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from fleetmem.controller.settings import Approve, Event, FleetSettings, OnEvent
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -21,9 +22,7 @@ if TYPE_CHECKING:
     from fleetmem.controller.inventory import Host
     from fleetmem.controller.reclaim.options import ReclaimOptions
 
-Event = dict[str, Any]
-OnEvent = Callable[[Event], None]
-Approve = Callable[[Sequence["HostEntry"]], Awaitable[bool]]
+__all__ = ["Fleet", "FleetSettings", "SyncFleet", "approve_all"]
 
 
 def _silent(_event: Event) -> None:
@@ -35,30 +34,15 @@ async def approve_all(_entries: Sequence[HostEntry]) -> bool:
     return True
 
 
-@dataclass(frozen=True)
-class FleetSettings:
-    """What holds for every run of a fleet.
-
-    ``host_timeout_seconds`` bounds connecting to a host and reading it; changing it is
-    bounded by the ladder's own spans on top. ``run_lookup`` gives the hosts of an earlier
-    run for ``@run:ID:OUTCOME``.
-    """
-
-    fanout: int = 64
-    host_timeout_seconds: float = 60.0
-    accept_new_host_key: bool = False
-    run_lookup: Callable[[str, str], Iterable[str]] | None = None
-    sudo_password: str | None = None
-    agent_cache: bool = True
-    history_dir: Path | None = None
-
-
 class Fleet:
     """Hosts that a selector named, in its order."""
 
-    def __init__(self, hosts: tuple[Host, ...], settings: FleetSettings) -> None:
+    def __init__(
+        self, hosts: tuple[Host, ...], settings: FleetSettings, warnings: tuple[str, ...] = ()
+    ) -> None:
         self.hosts = hosts
         self.settings = settings
+        self.warnings = warnings
 
     @classmethod
     def load(
@@ -77,7 +61,8 @@ class Fleet:
 
         settings = settings or FleetSettings()
         found = load(None if inventory is None else str(inventory))
-        return cls(resolve(hosts, found, exclude or "", settings.run_lookup), settings)
+        named = resolve(hosts, found, exclude or "", settings.run_lookup)
+        return cls(named, settings, found.warnings)
 
     @property
     def sync(self) -> SyncFleet:
@@ -88,7 +73,8 @@ class Fleet:
         """Connect to every host and read what a reclaim would need; changes nothing."""
         from fleetmem.controller.check import check
 
-        return await check(self, on_event)
+        self._warn(on_event)
+        return await check(self.hosts, self.settings, on_event)
 
     async def reclaim(
         self,
@@ -103,7 +89,13 @@ class Fleet:
         """
         from fleetmem.controller.reclaim.run import ReclaimRun
 
-        return await ReclaimRun(self, options, approve, on_event).run()
+        self._warn(on_event)
+        return await ReclaimRun(self.hosts, self.settings, options, approve, on_event).run()
+
+    def _warn(self, on_event: OnEvent) -> None:
+        """Pass on what reading the inventory had to say."""
+        for text in self.warnings:
+            on_event({"kind": "warning", "text": text})
 
 
 class SyncFleet:

@@ -14,8 +14,8 @@ from fleetmem.controller.session import Session, Way
 from fleetmem.controller.transport import ConnectSettings, connect
 
 if TYPE_CHECKING:
-    from fleetmem.controller.fleet import FleetSettings, OnEvent
     from fleetmem.controller.inventory import Host
+    from fleetmem.controller.settings import FleetSettings, OnEvent
     from fleetmem.controller.transport import Connection
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller import envelope as env
 from fleetmem.controller import errors, gather, gpu_scope, link
+from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.reclaim import baseline
 from fleetmem.controller.reclaim.classify import Classified, classify
 from fleetmem.controller.reclaim.ladder import Climb, climb
@@ -28,12 +29,12 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fleetmem.controller.envelope import Envelope, HostEntry
-    from fleetmem.controller.fleet import Approve, Fleet, OnEvent
     from fleetmem.controller.history import History
     from fleetmem.controller.inventory import Host
     from fleetmem.controller.reclaim.options import ReclaimOptions
     from fleetmem.controller.reclaim.plan import Plan
     from fleetmem.controller.reclaim.survey import Survey
+    from fleetmem.controller.settings import Approve, FleetSettings, OnEvent
 
 _LADDER_SLACK_SECONDS = 60.0
 
@@ -67,20 +68,28 @@ class ReclaimRun:
     """The run itself; :meth:`run` may be awaited once."""
 
     def __init__(
-        self, fleet: Fleet, options: ReclaimOptions, approve: Approve, on_event: OnEvent
+        self,
+        hosts: tuple[Host, ...],
+        settings: FleetSettings,
+        options: ReclaimOptions,
+        approve: Approve,
+        on_event: OnEvent,
     ) -> None:
-        self.fleet = fleet
+        self.hosts = hosts
+        self.settings = settings
         self.options = options
         self.approve = approve
         self.on_event = on_event
         self.run_info = env.new_run("reclaim")
         self.seats = {
-            host.name: Seat(host, env.new_host(host.name, "not_attempted")) for host in fleet.hosts
+            host.name: Seat(host, env.new_host(host.name, "not_attempted")) for host in hosts
         }
         self.history: History | None = None
         self.desk = link.desk()
-        self.linker = link.Linker(fleet.settings, on_event)
+        self.linker = link.Linker(settings, on_event)
         self.failures_left: int | None = None
+        self.declined = False
+        self.interrupted = False
 
     async def run(self) -> Envelope:
         """The envelope; HistoryUnavailable before anything is changed, UsageError for scope."""
@@ -95,7 +104,10 @@ class ReclaimRun:
                 if await self._may_apply():
                     await self._apply_all()
             except asyncio.CancelledError:
-                pass  # every host has said how far it came
+                self.interrupted = True  # every host has said how far it came
+            except errors.FleetError as error:
+                self._failed(error)
+                raise
         finally:
             await self._close()
         return self._envelope(names)
@@ -103,9 +115,9 @@ class ReclaimRun:
     # --- phase one: look and plan ----------------------------------------------------------
 
     async def _plan_all(self) -> None:
-        settings = self.fleet.settings
+        settings = self.settings
         await run_hosts(
-            self.fleet.hosts,
+            self.hosts,
             self._plan_host,
             fanout=settings.fanout,
             deadline_seconds=settings.host_timeout_seconds,
@@ -193,7 +205,7 @@ class ReclaimRun:
         ladder = self.options.grace_period_seconds + (
             release if release is not None else max(PINNED_AFTER_SECONDS, 4 * longest)
         )
-        settings = self.fleet.settings
+        settings = self.settings
         await run_hosts(
             hosts,
             self._apply_host,
@@ -298,7 +310,7 @@ class ReclaimRun:
     def _open_history(self) -> History | None:
         from fleetmem.controller.history import open_history, open_or_warn
 
-        folder = self.fleet.settings.history_dir
+        folder = self.settings.history_dir
         if self.options.dry_run:
             return open_or_warn(self._warn, folder)
         return open_history(self._warn, folder)
@@ -329,8 +341,22 @@ class ReclaimRun:
 
     def _envelope(self, names: list[str]) -> Envelope:
         entries = [self.seats[name].entry for name in names]
-        envelope = env.finish(env.new_envelope(self.run_info, names, entries), 0)
+        envelope = env.new_envelope(self.run_info, names, entries)
+        code = exit_code(
+            envelope,
+            plan_only=self.declined or (self.options.dry_run and self.options.detailed_exitcode),
+            interrupted=errors.EXIT_SIGINT if self.interrupted else None,
+        )
+        env.finish(envelope, code)
         if self.history:
             self.history.finish(envelope)
             self.history.close()
         return envelope
+
+    def _failed(self, error: errors.FleetError) -> None:
+        """Record a run that ends in an error of its own."""
+        if self.history:
+            envelope = env.new_envelope(self.run_info, [], [])
+            envelope["error"] = error.to_json()  # type: ignore[typeddict-item]  # the same words
+            self.history.finish(env.finish(envelope, error.exit_code))
+            self.history.close()
