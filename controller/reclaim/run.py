@@ -186,7 +186,8 @@ class ReclaimRun:
         self.failures_left = None if cap is None else cap - failed
         if not any(seat.has_targets for seat in seats):
             return True  # nothing will be changed: there is nothing to ask
-        return await self.approve([seat.entry for seat in seats])
+        self.declined = not await self.approve([seat.entry for seat in seats])
+        return not self.declined
 
     async def _apply_all(self) -> None:
         seats = self.seats.values()
