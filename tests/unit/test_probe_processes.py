@@ -79,6 +79,7 @@ def test_psutil_agrees() -> None:
     say("ready"); rest()
     """
     with actor(script) as one:
+        until(lambda: state_of(one.pid) == "S")
         row = identities(one.pid)[one.pid]
         oracle = psutil.Process(one.pid)
         assert row["ppid"] == oracle.ppid() == os.getpid()
