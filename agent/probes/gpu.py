@@ -5,11 +5,12 @@ from __future__ import annotations
 from fleetmem.agent import nvml, sysroot
 from fleetmem.agent.declare import probe
 from fleetmem.agent.model import PARTIAL, Trouble
+from fleetmem.agent.probes import tasks
 from fleetmem.agent.probes.gpu_wait import gpu_wait
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, Optional, Set, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Tuple
 
     from fleetmem.agent.shapes import (
         GpuDevice,
@@ -187,16 +188,19 @@ def gpu_processes() -> GpuProcesses:
     return reading
 
 
-def _this_host() -> Tuple[Set[int], int]:
-    """The pids that exist here, and the largest that could."""
+def _this_host() -> Tuple[Callable[[int], bool], int]:
+    """Whether a pid exists here, and the largest that could."""
     try:
         limit = int(sysroot.read("/proc/sys/kernel/pid_max"))
     except (OSError, ValueError):
         limit = 1 << 22
-    return set(sysroot.pids()), limit
+    shown = set(sysroot.pids())  # a thread's number has its place in /proc too
+    return lambda pid: pid in shown or tasks.hidden(pid), limit
 
 
-def _processes(held: nvml.Session, index: int, here: Set[int], pid_max: int) -> GpuProcessList:
+def _processes(
+    held: nvml.Session, index: int, here: Callable[[int], bool], pid_max: int
+) -> GpuProcessList:
     errors: List[str] = []
     row: GpuProcessList = {
         "index": index,
@@ -262,7 +266,7 @@ def _lists(
 def judge(
     found: List[Tuple[str, int, Optional[int], Optional[int], Optional[int]]],
     total_bytes: Optional[int],
-    here: Set[int],
+    here: Callable[[int], bool],
     pid_max: int,
 ) -> Tuple[List[GpuProcess], Optional[str]]:
     """Records as processes, and why none of them may be trusted (``None`` if they may).
@@ -291,7 +295,7 @@ def judge(
                 "used_bytes": used,
                 "gi": gi,
                 "ci": ci,
-                "state": "implausible" if why else "alive" if pid in here else "dead",
+                "state": "implausible" if why else "alive" if here(pid) else "dead",
                 "why": why,
             }
             continue

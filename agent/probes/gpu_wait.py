@@ -165,7 +165,9 @@ def _row(held: Optional[nvml.Session], gpu: _Gpu, seconds: float) -> WaitGpu:
 def gone(pid: int, start_time: int) -> bool:
     """True where the identity has no task left that runs, or its number is another's."""
     found = tasks.stat(pid)
-    return found is None or found.start_time != start_time or tasks.live_task(found) is None
+    if found is None:
+        return not tasks.hidden(pid)
+    return found.start_time != start_time or tasks.live_task(found) is None
 
 
 def describe(pid: int, start_time: int) -> WaitProcess:

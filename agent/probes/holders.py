@@ -262,13 +262,21 @@ class _Scan:
             if len(parts) < 4:
                 continue
             file = parts[3]
-            what = known[file] if file in known else self._mapping(file, parts[0], tid)
+            if file in known:
+                what = known[file]
+            elif task:
+                # A task's number leads to map_files of its own, /proc/PID/task has none.
+                what = self._mapping(file, parts[0], "/proc/%d/map_files/" % tid, None)
+            else:
+                what = self._mapping(file, parts[0], "map_files/", proc_fd)
             if what is not None:
                 start, _, end = parts[0].partition(b"-")
                 maps[what] = maps.get(what, 0) + int(end, 16) - int(start, 16)
         return bool(data)
 
-    def _mapping(self, file: bytes, span: bytes, tid: int) -> Optional[What]:
+    def _mapping(
+        self, file: bytes, span: bytes, place: str, dir_fd: Optional[int]
+    ) -> Optional[What]:
         """Which node a mapped file is. *file* is "dev inode path" as in maps."""
         numbers, _, name = file.partition(b"/")
         what: Optional[What] = None
@@ -276,8 +284,7 @@ class _Scan:
             start, _, end = span.decode().partition("-")
             entry = "%x-%x" % (int(start, 16), int(end, 16))
             try:
-                # A task's number leads to its own map_files, as /proc/PID/task has none.
-                found = sysroot.node("/proc/%d/map_files/%s" % (tid, entry))
+                found = sysroot.node(place + entry, dir_fd)
                 if found is not None:
                     what = self.nodes.what(found, name.decode("utf-8", "replace"))
                     self.remember(file, what)

@@ -11,13 +11,13 @@ import os
 from select import POLLERR, POLLHUP, POLLIN, POLLOUT, poll
 
 from fleetmem.agent import sysroot
-from fleetmem.agent.probes import tasks
+from fleetmem.agent.probes import ranks, tasks
 from fleetmem.agent.probes.host import namespace
 from fleetmem.agent.probes.sockets import Sockets
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List, Optional, Set, Tuple
+    from typing import Callable, Dict, Iterable, List, Optional, Set, Tuple
 
     Holding = Tuple[int, bool, bool]
     """pid, may read, may write"""
@@ -44,14 +44,15 @@ class Ends:
 
 
 class _Own:
-    """Pipes and sockets of one process, by inode."""
+    """Pipes and sockets of one process, by inode; ``task`` is one that has them open."""
 
-    __slots__ = ("net", "pipes", "sockets")
+    __slots__ = ("net", "pipes", "sockets", "task")
 
     def __init__(self) -> None:
         self.pipes: Dict[int, List[Where]] = {}
         self.sockets: Dict[int, int] = {}
         self.net: Optional[int] = None
+        self.task = 0
 
 
 class _Everyone:
@@ -63,8 +64,8 @@ class _Everyone:
         self.held: Dict[str, List[Where]] = {}
         self.denied: Set[int] = set()
 
-    def scan(self) -> None:
-        for pid in sysroot.pids():
+    def scan(self, pids: Iterable[int]) -> None:
+        for pid in pids:
             try:
                 proc_fd = sysroot.open_dir("/proc/%d" % pid)
             except OSError:
@@ -105,7 +106,12 @@ class _Everyone:
                 elif link.startswith("socket:["):
                     inode = int(link[8:-1])
                     own.sockets[inode] = max(row[2], own.sockets.get(inode, 0))
+                    own.task = row[1]
         return found
+
+    def socket_holders(self, inode: int) -> Set[int]:
+        """Pids that have a socket open."""
+        return {where[0] for where in self.held.get("socket:[%d]" % inode, ())}
 
     def holdings(self, link: str) -> List[Holding]:
         """(pid, may read, may write) of each descriptor: the link's own mode says how."""
@@ -150,6 +156,15 @@ class Families:
                     left.append(child)
         return found
 
+    def of_ranks(self, one: tasks.Stat, pids: Set[int]) -> Set[int]:
+        """The families of those in *pids* whose launchers are dead; no ancestor of *one*."""
+        found: Set[int] = set()
+        for pid in pids:
+            other = self._table.get(pid)
+            if other is not None and self._launcher_dead(other):
+                found |= self.of(other)
+        return found - self._above(one)
+
     def _above(self, one: tasks.Stat) -> Set[int]:
         found: Set[int] = set()
         pid = one.ppid
@@ -186,12 +201,16 @@ def look(
 ) -> Dict[int, Ends]:
     """Ends of each process in *wanted*; a process whose files cannot be read has none."""
     everyone = _Everyone()
-    everyone.scan()
-    owned = everyone.own({one.pid for one in wanted})
+    asked = {one.pid for one in wanted}
+    everyone.scan(asked)
+    if any(where[2] > STANDARD for rows in everyone.held.values() for where in rows):
+        everyone.scan(pid for pid in sysroot.pids() if pid not in asked)
+    owned = everyone.own(asked)
     spaces = _spaces(owned)
     families = Families(table, launcher_dead)
+    members = ranks.find(spaces.values(), everyone.socket_holders)
     return {
-        one.pid: _judge(one, owned[one.pid], spaces, everyone, families)
+        one.pid: _judge(one, owned[one.pid], spaces, everyone, families, members)
         for one in wanted
         if one.pid in owned
     }
@@ -203,9 +222,13 @@ def _spaces(owned: Dict[int, _Own]) -> Dict[Optional[int], Sockets]:
     found: Dict[Optional[int], Sockets] = {}
     for pid, own in owned.items():
         if own.sockets:
-            own.net = namespace(str(pid), "net")
+            where = str(pid)
+            own.net = namespace(where, "net")
+            if own.net is None:  # its main thread has ended
+                where = "%d/task/%d" % (pid, own.task)
+                own.net = namespace(where, "net")
             if own.net not in found:
-                found[own.net] = Sockets(pid, own.net == here)
+                found[own.net] = Sockets(where, own.net == here)
     return found
 
 
@@ -215,7 +238,9 @@ def _judge(
     spaces: Dict[Optional[int], Sockets],
     everyone: _Everyone,
     families: Families,
+    members: Set[int],
 ) -> Ends:
+    """*members*: ranks of a collective library; ties among ranks without launchers say nothing."""
     ends = Ends()
     space = spaces.get(own.net)
     peers: Set[int] = set()
@@ -228,6 +253,8 @@ def _judge(
     ]
     connected = [inode for inode, number in own.sockets.items() if number > STANDARD]
     family = families.of(one) if beyond or connected else set()
+    if family and one.pid in members:
+        family |= families.of_ranks(one, members)
     for inode in beyond:
         alone, others = _pipe(inode, one.pid, everyone, family)
         peers.update(others)
@@ -238,16 +265,15 @@ def _judge(
     if unknown:
         orphaned = None
     if space is not None:
-        ends.ports = sorted(
-            {
-                space.listening_ports[inode]
-                for inode in own.sockets
-                if inode in space.listening_ports
-            }
-        )
-        ends.listening = bool(ends.ports) or any(
-            inode in space.unix and space.unix[inode].listens for inode in own.sockets
-        )
+        ports = {
+            inode: space.listening_ports[inode]
+            for inode in own.sockets
+            if inode in space.listening_ports
+        }
+        if one.pid in members:
+            ports = ranks.serving(ports, space, members | family, everyone.socket_holders)
+        ends.ports = sorted(set(ports.values()))
+        ends.listening = bool(ports) or any(map(space.listens_for_others, own.sockets))
         for inode in connected:
             closed, others = _socket_end(inode, space, everyone, family)
             peers.update(others)
@@ -331,5 +357,4 @@ def _socket_end(
 
 
 def _outside(peer: int, everyone: _Everyone, family: Set[int]) -> Set[int]:
-    rows = everyone.held.get("socket:[%d]" % peer, [])
-    return {where[0] for where in rows if where[0] not in family}
+    return everyone.socket_holders(peer) - family

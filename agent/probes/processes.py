@@ -187,17 +187,6 @@ def _group_leader_alive(work: _Work, stat: tasks.Stat) -> Optional[bool]:
     return work.table.alive(stat.pgid)
 
 
-def _hidden(pid: int) -> bool:
-    """Whether a process exists that /proc does not show to this user (hidepid)."""
-    if sysroot.exists("/proc/%d" % pid):
-        return pid in sysroot.pids()  # else it is the number of a thread
-    try:
-        os.getpgid(pid)
-    except (OSError, OverflowError):
-        return False
-    return not sysroot.ROOT
-
-
 def _identity(work: _Work, found: _Found, links: Optional[peers.Ends]) -> Identity:
     stat, status = found.stat, found.status
     place = "/proc/%d/" % (found.live or stat.pid)
@@ -256,10 +245,10 @@ def processes_identity(*, pids: Optional[List[int]] = None) -> Identities:
         found = _first_look(work, pid) if pid in here else None
         if found is not None:
             looked.append(found)
-        elif not _hidden(pid):
-            gone.append(pid)
-        else:
+        elif tasks.hidden(pid) or (pid in here and sysroot.exists("/proc/%d/stat" % pid)):
             work.denied += 1
+        else:
+            gone.append(pid)
     work.owners.prepare([found.place for found in looked])
     ends = peers.look(
         work.table,

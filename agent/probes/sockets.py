@@ -10,7 +10,7 @@ from fleetmem.agent import sysroot
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     import _socket
-    from typing import Dict, Iterator, Optional, Tuple
+    from typing import Dict, Iterator, List, Optional, Tuple
 
     Pair = Tuple[bytes, bytes]
 
@@ -22,6 +22,12 @@ CONNECTION_TYPES = (1, 5)
 
 SYSTEM_PLACES = ("/run/", "/var/run/", "/dev/")
 """Where services of the system listen: a connection there says nothing about an owner."""
+
+DRIVER_PLACE = "@cuda-uvmfd-"
+"""Where every process listens that started CUDA, and its forks (driver 580): it serves nobody."""
+
+MAPPED = b"0000000000000000FFFF0000"
+"""What stands before an IPv4 address in the table of IPv6."""
 
 CLONE_NEWNET = 0x40000000
 AF_NETLINK, NETLINK_SOCK_DIAG = 16, 4
@@ -53,16 +59,19 @@ class Sockets:
 
     __slots__ = ("listening_ports", "pairs", "tcp_inodes", "unix", "unix_peers_known")
 
-    def __init__(self, pid: int, inside: bool) -> None:
-        """*pid* is a process in the namespace; *inside* is true where it is our own."""
+    def __init__(self, where: str, inside: bool) -> None:
+        """*where*: a process in the namespace, or one of its tasks as ``PID/task/TID``.
+
+        *inside* is true where it is our own.
+        """
         self.listening_ports: Dict[int, int] = {}
         self.pairs: Dict[int, Pair] = {}
         self.tcp_inodes: Dict[Pair, int] = {}
         for family in ("tcp", "tcp6"):
-            self._tcp("/proc/%d/net/%s" % (pid, family))
-        found = _by_diag(pid, inside)
+            self._tcp("/proc/%s/net/%s" % (where, family))
+        found = _by_diag(where, inside)
         self.unix_peers_known = found is not None
-        self.unix: Dict[int, Unix] = _by_proc(pid) if found is None else found
+        self.unix: Dict[int, Unix] = _by_proc(where) if found is None else found
 
     def _tcp(self, name: str) -> None:
         try:
@@ -77,7 +86,7 @@ class Sockets:
             if state == TCP_LISTEN:
                 self.listening_ports[int(parts[9])] = int(parts[1].rpartition(b":")[2], 16)
             elif state == TCP_ESTABLISHED:
-                pair = (parts[1], parts[2])
+                pair = (_bare(parts[1]), _bare(parts[2]))
                 inode = int(parts[9])
                 self.pairs[inode] = pair
                 self.tcp_inodes[pair] = inode
@@ -86,6 +95,22 @@ class Sockets:
         """Inode of the other end of a connection within this host, 0 where it has none here."""
         pair = self.pairs.get(inode)
         return self.tcp_inodes.get((pair[1], pair[0]), 0) if pair else 0
+
+    def connected_to(self, port: int) -> List[int]:
+        """The other ends of connections to a listening *port*: inodes, 0 for one elsewhere."""
+        end = b":%04X" % port
+        return [
+            self.tcp_inodes.get((pair[1], pair[0]), 0)
+            for pair in self.pairs.values()
+            if pair[0].endswith(end)
+        ]
+
+    def listens_for_others(self, inode: int) -> bool:
+        """Whether a unix socket listens, other than the one that CUDA keeps for itself."""
+        one = self.unix.get(inode)
+        if one is None or not one.listens:
+            return False
+        return one.name is None or not one.name.startswith(DRIVER_PLACE)
 
     def of_system(self, inode: int) -> bool:
         """Whether one end of a unix connection is an endpoint of the system's own services."""
@@ -97,11 +122,16 @@ class Sockets:
         )
 
 
-def _by_proc(pid: int) -> Dict[int, Unix]:
+def _bare(address: bytes) -> bytes:
+    """An IPv4 address in the form of IPv6 as the IPv4 address that it is."""
+    return address[len(MAPPED) :] if address.startswith(MAPPED) else address
+
+
+def _by_proc(where: str) -> Dict[int, Unix]:
     """Unix sockets without their peers, which /proc does not tell."""
     found: Dict[int, Unix] = {}
     try:
-        lines = sysroot.read("/proc/%d/net/unix" % pid, sysroot.LARGE).split(b"\n")
+        lines = sysroot.read("/proc/%s/net/unix" % where, sysroot.LARGE).split(b"\n")
     except OSError:
         return found
     for line in lines[1:]:
@@ -120,10 +150,10 @@ def _channel() -> _socket.socket:
     return _socket.socket(AF_NETLINK, _socket.SOCK_RAW, NETLINK_SOCK_DIAG)
 
 
-def _by_diag(pid: int, inside: bool) -> Optional[Dict[int, Unix]]:
+def _by_diag(where: str, inside: bool) -> Optional[Dict[int, Unix]]:
     """All unix sockets of a network namespace, ``None`` where the kernel does not tell."""
     try:
-        channel = _channel() if inside else _elsewhere(pid)
+        channel = _channel() if inside else _elsewhere(where)
     except (ImportError, OSError):
         return None
     try:
@@ -135,14 +165,14 @@ def _by_diag(pid: int, inside: bool) -> Optional[Dict[int, Unix]]:
         channel.close()
 
 
-def _elsewhere(pid: int) -> _socket.socket:
+def _elsewhere(where: str) -> _socket.socket:
     """A netlink socket in another process's network namespace; OSError where refused."""
     import ctypes
 
     enter = ctypes.CDLL(None, use_errno=True).setns
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
     try:
-        there = os.open(sysroot.path("/proc/%d/ns/net" % pid), os.O_RDONLY)
+        there = os.open(sysroot.path("/proc/%s/ns/net" % where), os.O_RDONLY)
         try:
             if enter(there, CLONE_NEWNET):
                 raise OSError(ctypes.get_errno(), "setns")

@@ -59,6 +59,25 @@ def stat(pid: int, dir_fd: Optional[int] = None) -> Optional[Stat]:
         return None
 
 
+def own_proc() -> bool:
+    """Whether /proc tells of the pid namespace that this process itself is in."""
+    try:
+        return sysroot.link("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
+
+
+def hidden(pid: int) -> bool:
+    """Whether a process exists that /proc does not show to this user (hidepid)."""
+    if sysroot.exists("/proc/%d/stat" % pid) or not own_proc():
+        return False
+    try:
+        os.getpgid(pid)
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
 def task_ids(pid: int) -> List[int]:
     """Tasks of a process, leader first; empty where it is gone."""
     try:
@@ -134,8 +153,8 @@ class _Kcmp:
     def __init__(self) -> None:
         self.call: Any = None
         self.number = KCMP_NUMBERS.get(os.uname().machine, 0)
-        if not self.number:
-            return
+        if not self.number or not own_proc():
+            return  # numbers of another namespace's /proc would name other tasks
         try:
             import ctypes
         except ImportError:

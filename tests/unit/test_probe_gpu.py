@@ -354,3 +354,28 @@ def test_all_names_of_the_binding_are_listed_and_exist_in_it() -> None:
     finally:
         if saved is not None:
             sys.modules["pynvml"] = saved
+
+
+def test_a_process_that_proc_does_not_show_to_this_user_is_not_dead(
+    load: Load, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With hidepid the processes of others have no place in /proc; the kernel still counts."""
+    import subprocess
+
+    from fleetmem.agent import sysroot
+
+    child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(60)"])
+    try:
+        proc = tmp_path / "proc"
+        (proc / "sys/kernel").mkdir(parents=True)
+        (proc / "sys/kernel/pid_max").write_text("4194304\n")
+        (proc / "self").symlink_to(str(ME))
+        (proc / str(ME)).mkdir()
+        monkeypatch.setattr(sysroot, "ROOT", str(tmp_path))
+        load(Gpu(0, compute=[record(child.pid, GIB), record(unused_pid(), GIB)]))
+        states = {pid: row["state"] for pid, row in rows_of(probe.gpu_processes()).items()}
+    finally:
+        child.kill()
+        child.wait()
+    assert states.pop(child.pid) == "alive"
+    assert list(states.values()) == ["dead"]

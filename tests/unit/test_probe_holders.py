@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
@@ -299,3 +300,27 @@ def test_denied_processes_make_it_partial(monkeypatch: pytest.MonkeyPatch, host:
         holders.gpu_holders()
     assert caught.value.outcome == PARTIAL
     assert caught.value.reading["denied"] >= 1
+
+
+def test_without_ctypes_files_in_dev_are_still_found(
+    host: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Some hosts have a Python without it; what may wait for a server is then not followed."""
+    monkeypatch.setitem(sys.modules, "ctypes", None)
+    monkeypatch.setattr(sysroot, "_statx", None)
+    monkeypatch.setattr(tasks, "_kcmp", None)
+    script = """
+    import mmap
+    keep = open("/dev/full")
+    fd = os.open("/dev/zero", os.O_RDWR)
+    area = mmap.mmap(fd, 1 << 20, flags=mmap.MAP_PRIVATE)
+    threading.Thread(target=rest).start()
+    say("ready"); rest()
+    """
+    (host / "dev/full").symlink_to("/dev/full")
+    (host / "dev/zero").symlink_to("/dev/zero")
+    with actor(script) as one:
+        found = held_by(one.pid)
+    assert found is not None
+    assert found["gpus"] == [{"minor": 0, "fds": 2, "map_bytes": 0}]
+    assert found["ctl_map_bytes"] == 1 << 20
