@@ -151,6 +151,8 @@ def _rank(build: Build, key: str, rank: Rank, derived: list[str]) -> None:
 
 def _negative(build: Build, key: str, values: dict[str, Any], derived: list[str]) -> None:
     available = values.get("kv_available_bytes")
+    if available is None and (values.get("kv_cache_bytes") or 0) < 0:
+        available = values["kv_cache_bytes"]
     if available is None or available > 0:
         return
     if "kv_cache_bytes" not in values:

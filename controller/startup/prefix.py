@@ -38,7 +38,7 @@ _POD = re.compile(
 _JOURNAL_TIME = (
     r"(?:[A-Z][a-z]{2} )?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,6})?"
     r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[A-Z]{3,5}|[+-]\d\d:?\d\d))?"
-    r"|\[ {0,8}\d{1,12}\.\d{3,9}\])"
+    r"|\[ {0,8}\d{1,12}\.\d{3,9}\]|\d{9,11}\.\d{3,6})"
 )
 _JOURNAL = re.compile(
     rf"(?P<time>{_JOURNAL_TIME}) (?P<host>[\w.\-]{{1,255}}) "
@@ -49,7 +49,9 @@ _DMESG = re.compile(
     r" \d\d:\d\d:\d\d \d{4})\]|<\d{1,3}>) ?"
 )
 _RANKS = r"(?: [A-Z][A-Z_]{0,11}\d{1,5}){0,8}"
-_BRACKET = re.compile(rf"\[(?P<time>{_STAMP})(?P<ranks>{_RANKS})(?: [a-z_]{{1,20}})?\]:?\s?")
+_BRACKET = re.compile(
+    rf"\[(?P<time>{_STAMP}|\d\d:\d\d:\d\d)(?P<ranks>{_RANKS})(?: [a-z_]{{1,20}})?\]:?\s?"
+)
 _TAG = re.compile(
     r"[(\[]?(?P<proc>[A-Za-z_][\w.:\-]{0,80})(?: rank=(?P<rank>\d{1,6}))?(?:,)?"
     r" pid=(?P<pid>\d{1,10})"

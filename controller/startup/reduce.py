@@ -11,6 +11,7 @@ from .build import Build, Rank
 from .finish import finish_all
 from .model import Event, Invocation
 from .steps import STEPS
+from .units import Units
 
 _TAIL = frozenset(("exit", "error", "restart", "stopped", "failed", "phase", "ignore", "presence"))
 _QUIET = frozenset(("ignore", "phase", "count", "config"))
@@ -39,7 +40,12 @@ class Reducer:
         self._builds: list[Build] = []
         self._by_id: dict[str, Build] = {}
         self._pid_home: dict[tuple[str, int], Build] = {}
-        self.unit: str | None = None
+        self._units = Units()
+
+    @property
+    def unit(self) -> str | None:
+        """The engine's systemd unit, as far as the log tells."""
+        return self._units.name
 
     def see(self, invocation: str, time: str | None) -> None:
         """The journal names an invocation, whether or not a pattern knows the line."""
@@ -57,6 +63,8 @@ class Reducer:
         if build is None:
             return
         key = self._key(event)
+        if key is None and event.step in _RANKED and event.step != "presence":
+            key = "_"
         rank = build.rank(key) if key is not None and self._has_rank(event) else None
         if rank is not None:
             head = event.head
@@ -66,6 +74,8 @@ class Reducer:
                 rank.values["repeated"] = max(head.repeated, rank.values.get("repeated", 0))
         if event.engine is not None and event.step not in ("ignore",):
             build.votes[event.engine] = build.votes.get(event.engine, 0) + 1
+        if event.step == "start":
+            build.starts.add((event.pattern, event.head.process))
         STEPS[event.step](build, rank, event)
         if event.step not in _QUIET and event.step not in ("start", "restart", "presence"):
             build.dirty = True
@@ -88,11 +98,17 @@ class Reducer:
         if head.invocation is not None:
             self.see(head.invocation, head.time)
             return self._by_id[head.invocation]
-        if event.values.get("systemd") and event.step == "start" and not _unit_line(event):
-            return None
         if self._by_id and self._builds:  # the journal decides: others belong to the newest
             return self._builds[-1]
         build = self._builds[-1] if self._builds else None
+        if event.values.get("systemd"):
+            if not self._units.concerns(event):
+                return None
+        elif event.engine is not None and event.step not in _QUIET:
+            since = self._units.engine_speaks()
+            if since is not None and build is None:
+                build = self._new()
+                build.started = since
         if build is None:
             if event.step in _QUIET or event.step == "restart":
                 return None if event.step != "phase" else self._new()
@@ -113,14 +129,11 @@ class Reducer:
         return False
 
     def _starts(self, build: Build, event: Event) -> bool:
-        mark = (event.pattern, event.head.process)
-        known = mark in build.starts
+        known = (event.pattern, event.head.process) in build.starts
         sibling = any(name == event.pattern for name, _ in build.starts)
         if not build.dirty and not (known and event.values.get("systemd")):
-            build.starts.add(mark)
             return False
         if sibling and not known:  # one of several engine cores
-            build.starts.add(mark)
             return False
         return not (event.engine == "llamacpp" and build.votes.get("ollama"))
 
@@ -130,7 +143,7 @@ class Reducer:
         if rank is None or rank.loads == 0:
             return False
         if event.engine != "sglang":
-            return True
+            return _vllm_restart(build, rank, event)
         kind = str(event.values.get("model_type") or "")
         if any(word in kind for word in _DRAFT_TYPES):
             return False
@@ -182,12 +195,13 @@ def _single(name: str) -> bool:
     return name.startswith(("Worker_", "VllmWorker_"))
 
 
-def _unit_line(event: Event) -> bool:
-    """A start line that systemd wrote about a service."""
-    head = event.head
-    return (head.name or "") in ("systemd", "init") and (
-        ".service" in head.text or head.text.startswith("Started ")
-    )
+def _vllm_restart(build: Build, rank: Rank, event: Event) -> bool:
+    """A second load before any pool figure, and a smaller one, is a draft's."""
+    sized = ("kv_cache_bytes", "kv_available_bytes", "requested_bytes")
+    if any(name in rank.values for name in sized) or "num_gpu_blocks" in build.engine:
+        return True
+    first, second = rank.values.get("weights_bytes", 0), event.values.get("weights_bytes", 0)
+    return bool(second > 0.5 * first)
 
 
 def _memory_is_back(build: Build, event: Event, key: str | None) -> bool:

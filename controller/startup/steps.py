@@ -32,12 +32,22 @@ def scatter(build: Build, rank: Rank | None, event: Event, add: bool = False) ->
         scope, _, rest = name.partition(".")
         spread = event.error_bytes.get(name)
         if not rest:
-            if rank is not None:
+            if rank is not None and not _draft_repeats(rank, name):
                 (rank.add if add and name.endswith("_bytes") else rank.set)(name, value, spread)
         elif scope == "engine":
             build.engine[rest] = value
         elif scope == "config":
             build.config[rest] = value
+
+
+def _draft_repeats(rank: Rank, name: str) -> bool:
+    """A draft prints its own set-up after the target's: the target's stays."""
+    if name not in rank.values:
+        return False
+    if name == "dist_init_bytes":
+        return rank.loads > 0
+    own = name in ("kv_dtype", "max_mamba_cache_size") or name.startswith("mamba_")
+    return own and rank.pools > 0
 
 
 def step_set(build: Build, rank: Rank | None, event: Event) -> None:
@@ -273,6 +283,8 @@ def step_error(build: Build, rank: Rank | None, event: Event) -> None:
     key = event.head.rank
     if error["kind"] == "cuda_oom" and "phase" not in error:
         phase = build.phases.get(key) or build.phases.get(None)
+        if "graph failed" in event.head.text:
+            phase = "graph_capture"
         error.update(
             {"phase": "serving" if build.was_ready else phase} if phase or build.was_ready else {}
         )

@@ -1,5 +1,7 @@
 """Engine patterns: every one has its own line, units are what they mean, files are checked."""
 
+# ruff: noqa: E501  (log lines stand as engines print them)
+
 from __future__ import annotations
 
 from pathlib import Path

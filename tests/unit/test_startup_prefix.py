@@ -1,5 +1,7 @@
 """What stands before a message: containers, journals, Ray, loggers, ranks."""
 
+# ruff: noqa: E501  (log lines stand as engines print them)
+
 from __future__ import annotations
 
 import pytest
