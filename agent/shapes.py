@@ -208,7 +208,9 @@ class Identity(TypedDict):
     ``alive`` is true while any task is neither Z nor X. ``launcher_alive`` is false when
     the process was reparented to an init or subreaper. ``group_leader_alive`` looks at the
     process group's leader when that is another process, else ``None``.
-    ``listening`` is true with a listening socket; ``orphaned_pipes`` counts pipe and unix
+    ``listening`` is true with a listening socket, other than CUDA's own (every CUDA process
+    has one) and those that serve only ranks of a collective library; ``listening_ports`` are
+    the TCP ports among them. ``orphaned_pipes`` counts pipe and unix
     socket ends beyond 0-2 whose other end no process outside its family holds, and
     ``live_peers`` lists pids outside the family that do hold such an other end; ``None`` =
     could not be read.
