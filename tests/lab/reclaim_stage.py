@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import subprocess
 import sys
 import time
@@ -204,3 +205,39 @@ def at_most_once(lab: api.Lab, host: str) -> list[tuple[int, int, str]]:
     pairs = [(row["pid"], row["start_time"], row["signal"]) for row in traces(lab, host).audit]
     assert len(pairs) == len(set(pairs)), (host, pairs)
     return pairs
+
+
+def own_holder(
+    lab: api.Lab,
+    host: str,
+    title: str,
+    size_bytes: int,
+    rule: str = "process",
+    gpu: int = 0,
+    user: str = "root",
+    more: str = "",
+) -> int:
+    """Start own_holder.py over the host's sshd, as nohup leaves it; the holder's pid.
+
+    *more*: words for own_holder.py.
+    """
+    script = (Path(__file__).parent / "own_holder.py").read_text("utf-8")
+    made = "umask 0; : >/tmp/own-pids; : >/tmp/own-terms; cat >/tmp/own.py"
+    assert lab.exec(host, "sh", "-c", made, stdin=script).returncode == 0
+    words = f"/tmp/own.py {gpu} {size_bytes} {rule} {more}"
+    start = f"exec -a {shlex.quote(title)} python3 -S {words}"
+    line = f"nohup setsid bash -c {shlex.quote(start)} </dev/null >/tmp/own-out 2>&1 &"
+    done = lab.ssh(host, f"rm -f /tmp/own-out; {line}", user)
+    assert done.returncode == 0, done.stderr
+    return wait_for_pids(lab, host, 2 if "fork" in more else 1)[0]
+
+
+def wait_for_pids(lab: api.Lab, host: str, count: int) -> list[int]:
+    """The pids that own holders of *host* wrote down, once there are *count*."""
+    deadline = time.monotonic() + 15
+    while True:
+        pids = [int(word) for word in lab.exec(host, "cat", "/tmp/own-pids").stdout.split()]
+        if len(pids) >= count:
+            return pids
+        assert time.monotonic() < deadline, lab.exec(host, "cat", "/tmp/own-out").stdout
+        time.sleep(0.05)

@@ -85,7 +85,7 @@ def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
     with api.lab(n=len(TABLE)) as lab, contextlib.ExitStack() as stack:
         with ThreadPoolExecutor(4) as pool:
             found = pool.map(
-                lambda pair: place(lab, *pair, stack), zip(TABLE, lab.hosts, strict=True)
+                lambda pair: place(lab, pair[0], pair[1], stack), zip(TABLE, lab.hosts, strict=True)
             )
             rows = {row.kind: row for row in found}
         desk = Desk(lab.inventory, tmp_path_factory.mktemp("state"))
