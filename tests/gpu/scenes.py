@@ -75,7 +75,9 @@ def scenes(totals_mib: Sequence[int], pinned_gib: int, port: int) -> list[Scene]
         found.append(_plain("19b", "60 GiB and 16 GiB pinned", gib(60), 16))
     if pinned_gib >= 48:
         found.append(_plain("19c", "60 GiB and 48 GiB pinned", gib(60), 48, seconds=120))
-    found.append(_incident(totals_mib, pinned_gib, port))
+    found.append(_incident("incident 1", totals_mib[:1], pinned_gib, port))
+    if len(totals_mib) > 1:
+        found.append(_incident("incident", totals_mib, pinned_gib, port))
     return found
 
 
@@ -196,7 +198,7 @@ def _untouched(mib: int) -> Scene:
     )
 
 
-def _incident(totals_mib: Sequence[int], pinned_gib: int, port: int) -> Scene:
+def _incident(row: str, totals_mib: Sequence[int], pinned_gib: int, port: int) -> Scene:
     """Workers of a tensor-parallel engine whose launcher was killed.
 
     One GPU: eight small workers. More: one big worker a GPU with NCCL between them.
@@ -227,7 +229,7 @@ def _incident(totals_mib: Sequence[int], pinned_gib: int, port: int) -> Scene:
     names = [spec["name"] for spec in holders]
     child = f"worker{forked}.child"
     return Scene(
-        row="incident",
+        row=row,
         about=f"{many} retitled workers on {count} GPU, launcher killed, a fork of worker "
         f"{forked}, an importer of worker {shared}, {pinned * many >> 10} GiB pinned",
         holders=holders,
