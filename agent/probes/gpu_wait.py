@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from time import monotonic, sleep
+from time import monotonic, process_time, sleep
 
 from fleetmem.agent import nvml, sysroot
 from fleetmem.agent.declare import probe
@@ -20,7 +20,8 @@ PATIENT_SECONDS = 2.0
 PATIENT_INTERVAL_SECONDS = 0.1
 FALLING_SECONDS = 2.0
 SHARE = 10
-"""A look may take one tenth of the time at most."""
+LONGEST_SECONDS = 0.5
+"""A look takes one tenth of a CPU at most, but a second look is never far away."""
 
 KILL_BIT = 1 << 8
 URGENCY = "DRTtSIPKW"
@@ -41,11 +42,12 @@ class _Gpu:
         self.fell_at: Optional[float] = None
         self.met_at: Optional[float] = None
 
-    def look(self, held: nvml.Session, now: float, first: bool) -> None:
+    def look(self, held: nvml.Session, began: float, first: bool) -> None:
         errors: List[str] = []
         if self.handle is None:
             self.handle = held.ask(errors, "handle", "nvmlDeviceGetHandleByIndex", self.index)
         memory = None if self.handle is None else held.memory(errors, self.handle)
+        now = monotonic() - began  # the driver lets callers wait while it tears down
         before = self.used
         self.used = None if memory is None else memory[3]
         if memory is None:
@@ -98,13 +100,13 @@ def gpu_wait(
     emitted = -EMIT_SECONDS
     first = True
     while True:
-        before = monotonic()
-        now = before - began
+        spent = process_time()
         for gpu in watched:
             if held is not None:
-                gpu.look(held, now, first)
+                gpu.look(held, began, first)
         first = False
         waiting = [(pid, start) for pid, start in waiting if not gone(pid, start)]
+        now = monotonic() - began
         met = not waiting and all(gpu.met for gpu in watched)
         ended = met or now >= timeout_seconds
         if emit is not None and (ended or now - emitted >= EMIT_SECONDS):
@@ -118,9 +120,10 @@ def gpu_wait(
             )
         if ended:
             break
-        cost = monotonic() - before
+        cost = process_time() - spent
         pause = interval_seconds if now < PATIENT_SECONDS else PATIENT_INTERVAL_SECONDS
-        sleep(max(0.001, min(max(pause, SHARE * cost), timeout_seconds - now)))
+        pause = max(pause, min(SHARE * cost, LONGEST_SECONDS))
+        sleep(max(0.001, min(pause, timeout_seconds - now)))
     seconds = monotonic() - began
     left = set(waiting)
     return {

@@ -375,7 +375,7 @@ def gpu_holders() -> GpuHolders:
     if reading["denied"]:
         raise Trouble(
             PARTIAL,
-            "files of %d of %d processes cannot be read without root"
+            "files of %d of %d processes cannot be read as this user"
             % (reading["denied"], reading["scanned"]),
             reading,
         )

@@ -263,7 +263,7 @@ def processes_identity(*, pids: Optional[List[int]] = None) -> Identities:
     if work.denied:
         raise Trouble(
             PARTIAL,
-            "%d of %d processes cannot be read in full without root" % (work.denied, len(pids)),
+            "%d of %d processes cannot be read in full as this user" % (work.denied, len(pids)),
             reading,
         )
     return reading
