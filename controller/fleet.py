@@ -10,7 +10,7 @@ line uses nothing else.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fleetmem.controller.settings import Approve, Event, FleetSettings, OnEvent
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fleetmem.controller.envelope import Envelope, HostEntry
     from fleetmem.controller.inventory import Host
     from fleetmem.controller.reclaim.options import ReclaimOptions
+    from fleetmem.controller.reclaim.plan import Plan
 
 __all__ = ["Fleet", "FleetSettings", "SyncFleet", "approve_all"]
 
@@ -81,16 +82,20 @@ class Fleet:
         options: ReclaimOptions,
         approve: Approve = approve_all,
         on_event: OnEvent = _silent,
+        stored: Mapping[str, Plan] | None = None,
     ) -> Envelope:
         """Plan on all hosts, ask *approve* once, apply, verify.
 
-        A dry run never asks and changes nothing. Cancelling the task keeps what is finished:
-        the envelope then says which hosts were not attempted and which are unknown.
+        With *stored* plans (see :mod:`fleetmem.controller.reclaim.plan_file`) those are applied
+        instead of new ones, each refused where it is stale. A dry run never asks and changes
+        nothing. Cancelling the task keeps what is finished: the envelope then says which hosts
+        were not attempted and which are unknown.
         """
         from fleetmem.controller.reclaim.run import ReclaimRun
 
         self._warn(on_event)
-        return await ReclaimRun(self.hosts, self.settings, options, approve, on_event).run()
+        run = ReclaimRun(self.hosts, self.settings, options, approve, on_event, stored)
+        return await run.run()
 
     def _warn(self, on_event: OnEvent) -> None:
         """Pass on what reading the inventory had to say."""

@@ -293,10 +293,21 @@ class History:
             if host in (None, name)
         ]
 
-    def plans(self, plan_id: str) -> dict[str, dict[str, Any]]:
-        """The documents of a plan by host; empty where the id is unknown."""
-        rows = self._rows("SELECT host, document FROM plans WHERE id = ?", (plan_id,))
-        return {host: json.loads(document) for host, document in rows}
+    def plans(self, wanted: str) -> dict[str, tuple[str, dict[str, Any]]]:
+        """(hash, document) by host of the plan or the run whose id begins with *wanted*.
+
+        Empty where there is none; UsageError where *wanted* fits several.
+        """
+        rows = self._rows(
+            "SELECT id, run, host, hash, document FROM plans "
+            "WHERE substr(id, 1, length(?1)) = ?1 OR substr(run, 1, length(?1)) = ?1",
+            (wanted,),
+        )
+        by_plan = {row[0] for row in rows if row[0].startswith(wanted)}
+        by_run = {row[1] for row in rows if row[1].startswith(wanted)}
+        if len(by_plan) + len(by_run) > 1:
+            raise UsageError(f"{wanted!r} fits several plans: write more of the id")
+        return {host: (digest, json.loads(document)) for _, _, host, digest, document in rows}
 
     # --- inside ---------------------------------------------------------------------------
 

@@ -67,10 +67,11 @@ def option(*names: str, **settings: Any) -> Callable[[Any], Any]:
     return click.option(*names, cls=Option, **settings)
 
 
-def common(*, hosts: Literal["required", "optional"] | None) -> Callable[[Any], Any]:
+def common(*, hosts: Literal["required", "optional", "named"] | None) -> Callable[[Any], Any]:
     """Give a command the common options as one :class:`Common`, its first argument.
 
-    *hosts* says whether it has ``-H`` and all that belongs to contacting hosts.
+    *hosts* says whether it has ``-H`` and all that belongs to contacting hosts; ``named``
+    is for a command that checks itself whether ``-H`` is needed.
     """
 
     def decorate(function: Callable[..., int]) -> Any:
@@ -80,7 +81,7 @@ def common(*, hosts: Literal["required", "optional"] | None) -> Callable[[Any], 
             return function(Common(**shared), **values)
 
         decorated: Any = call
-        chosen = [*_host_options(hosts == "required")] if hosts else []
+        chosen = [*_host_options(hosts)] if hosts else []
         for add in reversed([*chosen, *_output_options()]):
             decorated = add(decorated)
         return decorated
@@ -88,7 +89,14 @@ def common(*, hosts: Literal["required", "optional"] | None) -> Callable[[Any], 
     return decorate
 
 
-def _host_options(required: bool) -> list[Callable[[Any], Any]]:
+_HOSTS_SETTINGS: dict[str, dict[str, Any]] = {
+    "required": {"required": True},
+    "optional": {"default": "@all", "show_default": True},
+    "named": {"default": ""},
+}
+
+
+def _host_options(hosts: str) -> list[Callable[[Any], Any]]:
     return [
         option(
             "-H",
@@ -97,7 +105,7 @@ def _host_options(required: bool) -> list[Callable[[Any], Any]]:
             place="first",
             help="gh200-[01-16], 'gh200-*', @group, user@host:port, @run:ID:failed; "
             "joined by commas, &HOSTS keeps, !HOSTS drops.",
-            **({"required": True} if required else {"default": "@all", "show_default": True}),
+            **_HOSTS_SETTINGS[hosts],
         ),
         option(
             "-x", "--exclude", metavar="HOSTS", default="", place="first", help="Hosts left out."

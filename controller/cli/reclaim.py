@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +16,7 @@ from fleetmem.controller.cli.screen import Screen
 from fleetmem.controller.cli.values import cap, span
 from fleetmem.controller.cli.values import pids as pid_list
 from fleetmem.controller.envelope import Envelope, HostEntry
+from fleetmem.controller.errors import PlanInvalid, UsageError
 from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.gpu_scope import parse as parse_gpus
 from fleetmem.controller.reclaim.options import UP_TO, ReclaimOptions
@@ -22,6 +24,9 @@ from fleetmem.controller.render.plan import plan_lines
 from fleetmem.controller.render.question import describe, plan_hashes
 from fleetmem.controller.render.reclaim import ladder_lines
 from fleetmem.controller.render.verdicts import verdict_lines
+
+if TYPE_CHECKING:
+    from fleetmem.controller.reclaim.plan import Plan
 
 _ABOUT = """Get GPU memory back from processes that are left over, and prove that it came back.
 
@@ -101,8 +106,24 @@ The plan is shown first; nothing is changed before you agree (or gave --yes).
     place="advanced",
     help="With --dry-run: exit 6 where something would be stopped.",
 )
-@common(hosts="required")
-def command(common: Common, pids: Any, override_protected: Any, **values: Any) -> int:
+@option(
+    "--plan-out", metavar="FILE", place="advanced", help="Write the plans to FILE, for --apply."
+)
+@option(
+    "--apply",
+    metavar="PLAN",
+    place="advanced",
+    help="Apply this plan (a file, or the id of a plan or run) instead of making one.",
+)
+@common(hosts="named")
+def command(
+    common: Common,
+    pids: Any,
+    override_protected: Any,
+    plan_out: str | None,
+    apply: str | None,
+    **values: Any,
+) -> int:
     """Parse, run, show; the process status."""
     options = ReclaimOptions(
         pids=tuple(dict.fromkeys(pid for group in pids for pid in group)),
@@ -113,29 +134,82 @@ def command(common: Common, pids: Any, override_protected: Any, **values: Any) -
         parse_gpus(options.gpu)
     screen = Screen(common)
     try:
+        stored = _stored(apply, common, options)
+        if stored is not None:
+            common = replace(common, hosts=",".join(stored))
         fleet = engine.load_fleet(common)
-        status = _reclaim(fleet, options, common, screen)
+        status = _reclaim(fleet, options, common, screen, plan_out, stored)
         screen.close()
     finally:
         screen.discard()
     return status
 
 
-def _reclaim(fleet: Any, options: ReclaimOptions, common: Common, screen: Screen) -> int:
+def _stored(
+    apply: str | None, common: Common, options: ReclaimOptions
+) -> Mapping[str, Plan] | None:
+    """The plans that ``--apply`` names, by host; UsageError, PlanInvalid."""
+    if apply is None:
+        if not common.hosts:
+            raise UsageError(
+                "-H is needed: which hosts?", "name hosts with -H, or a plan with --apply"
+            )
+        return None
+    if common.hosts or common.exclude or options.scoped:
+        raise UsageError(
+            "--apply takes hosts and scope from the plan: leave -H, -x, --gpu, --pid, --user out"
+        )
+    from pathlib import Path
+
+    from fleetmem.controller.reclaim import plan_file
+
+    path = Path(apply)
+    if path.is_file() or "/" in apply or path.suffix:
+        return plan_file.read(path).plans
+    from fleetmem.controller.history import open_history
+
+    history = open_history()
+    try:
+        found = history.plans(apply)
+    finally:
+        history.close()
+    if not found:
+        raise PlanInvalid(f"no plan and no run with plans begins with {apply!r}")
+    return {host: plan_file.restore(row, digest, host) for host, (digest, row) in found.items()}
+
+
+def _reclaim(
+    fleet: Any,
+    options: ReclaimOptions,
+    common: Common,
+    screen: Screen,
+    plan_out: str | None,
+    stored: Mapping[str, Plan] | None,
+) -> int:
+    plans: dict[str, Plan] = {}
+    run = ""
     live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
     shown = refused = False
+
+    def on_event(event: Any) -> None:
+        nonlocal run
+        if event["kind"] == "run":
+            run = event["run"]
+        if event["kind"] == "plan":
+            plans[event["host"]] = event["plan"]
+        live.on_event(event)
 
     async def approve(entries: Sequence[HostEntry]) -> bool:
         nonlocal shown, refused
         with live.asking():
             shown = True
-            agreed = await _approve(entries, options, screen)
+            agreed = await _approve(entries, options, screen, run)
         refused = not agreed
         return agreed
 
     async def work() -> Envelope:
         async with live.ticking():
-            envelope: Envelope = await fleet.reclaim(options, approve, live.on_event)
+            envelope: Envelope = await fleet.reclaim(options, approve, on_event, stored)
             return envelope
 
     envelope, signal_code = engine.run(work, live.note)
@@ -146,13 +220,28 @@ def _reclaim(fleet: Any, options: ReclaimOptions, common: Common, screen: Screen
         interrupted=signal_code,
     )
     envelope["run"]["exit_code"] = status
+    if plan_out is not None:
+        _write_plans(plan_out, envelope["run"]["id"], options, plans)
     if common.inventory:
         _name_inventory(envelope, common.inventory)
     _answer(envelope, options, screen, plan_shown=shown, rungs_shown=live.rows > 0)
     return status
 
 
-async def _approve(entries: Sequence[HostEntry], options: ReclaimOptions, screen: Screen) -> bool:
+def _write_plans(path: str, run: str, options: ReclaimOptions, plans: Mapping[str, Plan]) -> None:
+    from pathlib import Path
+
+    from fleetmem.controller.reclaim import plan_file
+
+    try:
+        Path(path).write_text(plan_file.write(run, options, plans), "utf-8")
+    except OSError as error:
+        raise UsageError(f"--plan-out: {path}: {error.strerror}") from None
+
+
+async def _approve(
+    entries: Sequence[HostEntry], options: ReclaimOptions, screen: Screen, run: str
+) -> bool:
     """Show the plan and find out whether it may be applied."""
     lines = plan_lines(entries, options)
     asking = not options.yes and ask.can_ask()
@@ -163,8 +252,15 @@ async def _approve(entries: Sequence[HostEntry], options: ReclaimOptions, screen
         return True
     if not asking:
         screen.aside([((line, ""),) for line in plan_hashes(entries)])
+        plans = [
+            entry["reclaim"]["plan"] for entry in entries if entry.get("reclaim", {}).get("targets")
+        ]
+        ids = plans[0]["id"] if len(plans) == 1 and plans[0] else run
         screen.aside(
-            [(("nothing was changed: no terminal to ask at; add --yes to apply", "warn"),)]
+            [
+                (("nothing was changed: no terminal to ask at", "warn"),),
+                ((f"  next        fleetmem reclaim --apply {ids} --yes", ""),),
+            ]
         )
         return False
     return await ask.confirm(*describe(entries))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -103,13 +103,26 @@ class Plan:
 
     @property
     def document(self) -> dict[str, Any]:
-        """What the hash covers: who would be signalled, where, against which bounds."""
+        """The whole plan as JSON data: what the hash covers and a plan file keeps."""
         return {
+            "id": self.id,
+            "created": self.created.isoformat(),
             "boot_id": self.boot_id,
             "epoch": self.epoch,
             "scope": list(self.scope),
-            "targets": [[*t.member.key, t.conditional] for t in self.targets],
-            "bounds": {str(i): bound.bound_bytes for i, bound in sorted(self.bounds.items())},
+            "targets": [
+                {"member": _as_data(t.member), "conditional": t.conditional} for t in self.targets
+            ],
+            "spared": [
+                {"member": _as_data(s.member), "why": s.why, "reach": s.reach} for s in self.spared
+            ],
+            "bounds": {str(gpu): asdict(bound) for gpu, bound in sorted(self.bounds.items())},
+            "ambiguous": [
+                {"gpu": a.gpu, "dead": list(a.dead), "candidates": list(a.candidates)}
+                for a in self.ambiguous
+            ],
+            "expect_seconds": self.expect_seconds,
+            "absent": list(self.absent),
         }
 
     @property
@@ -117,6 +130,14 @@ class Plan:
         """SHA-256 of :attr:`document`, hex."""
         text = json.dumps(self.document, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _as_data(member: Member) -> dict[str, Any]:
+    """A member with JSON's own types, so that it is the same after a file."""
+    data = {field.name: getattr(member, field.name) for field in fields(member)}
+    data["held"] = {str(gpu): size for gpu, size in member.held.items()}
+    data["parts"] = [list(part) for part in member.parts]
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in data.items()}
 
 
 def make_plan(

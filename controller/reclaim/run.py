@@ -26,7 +26,7 @@ from fleetmem.controller.reclaim.verdict import (
 from fleetmem.controller.runner import FAILURES, HostEnd, failure_cap, run_hosts
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from fleetmem.controller.envelope import Envelope, HostEntry
     from fleetmem.controller.history import History
@@ -74,7 +74,9 @@ class ReclaimRun:
         options: ReclaimOptions,
         approve: Approve,
         on_event: OnEvent,
+        stored: Mapping[str, Plan] | None = None,
     ) -> None:
+        self.stored = stored
         self.hosts = hosts
         self.settings = settings
         self.options = options
@@ -94,6 +96,7 @@ class ReclaimRun:
     async def run(self) -> Envelope:
         """The envelope; HistoryUnavailable before anything is changed, UsageError for scope."""
         self.history = self._open_history()
+        self.on_event({"kind": "run", "run": self.run_info["id"]})
         names = list(self.seats)
         if self.history:
             self.history.begin(self.run_info, names)
@@ -140,11 +143,17 @@ class ReclaimRun:
         if self.history:
             baseline.record(self.history, host.name, survey, members)
         seat.survey = survey
-        seat.plan = make_plan(survey, members, self.options, recorded)
+        if self.stored is None:
+            seat.plan = make_plan(survey, members, self.options, recorded)
+        else:
+            seat.plan = self.stored[host.name]
+            _refuse_stale(seat.plan, survey)
         self._show_plan(seat, members)
         seat.seconds = time.monotonic() - begin
-        if self.options.dry_run or not (seat.has_targets or seat.is_watched):
-            await self._unlink(seat)
+        kept = sum(other.link is not None for other in self.seats.values())
+        needed = seat.has_targets or seat.is_watched
+        if self.options.dry_run or not needed or kept > self.settings.fanout:
+            await self._unlink(seat)  # applying opens it again
         return self._outcome(seat)
 
     def _show_plan(self, seat: Seat, members: Classified) -> None:
@@ -162,10 +171,12 @@ class ReclaimRun:
         if plan is not None and seat.plan is not None and seat.has_targets and self.history:
             name = seat.host.name
             self.history.save_plan(self.run_info["id"], name, plan, seat.plan.document)
+        if seat.plan is not None and seat.has_targets:
+            self.on_event({"kind": "plan", "host": end.host, "plan": seat.plan})
 
     def _check_scope(self) -> None:
         """A part of ``--gpu`` that no host has is a mistake of the person who typed it."""
-        if self.options.gpu is None:
+        if self.options.gpu is None or self.stored is not None:
             return
         seen = [seat.plan.absent for seat in self.seats.values() if seat.plan is not None]
         terms = [term.text for term in gpu_scope.parse(self.options.gpu)]
@@ -232,8 +243,7 @@ class ReclaimRun:
         if seat.link is None or seat.link.session.lost:
             seat.link = await self.linker.open(host, phase)
         session = seat.link.session
-        if time.time() > plan.expires.timestamp():
-            raise errors.StalePlan(f"the plan expired at {plan.expires:%H:%M:%S} UTC")
+        _refuse_expired(plan)
         epoch = plan.epoch
         if plan.targets:
             phase("lock")
@@ -361,3 +371,19 @@ class ReclaimRun:
             envelope["error"] = error.to_json()  # type: ignore[typeddict-item]  # the same words
             self.history.finish(env.finish(envelope, error.exit_code))
             self.history.close()
+
+
+def _refuse_expired(plan: Plan) -> None:
+    if time.time() > plan.expires.timestamp():
+        raise errors.StalePlan(f"the plan expired at {plan.expires:%H:%M:%S} UTC")
+
+
+def _refuse_stale(plan: Plan, survey: Survey) -> None:
+    """StalePlan where the host is no longer the one that the plan was made for."""
+    _refuse_expired(plan)
+    if plan.boot_id != survey.facts["boot_id"]:
+        raise errors.StalePlan("the host was rebooted since the plan was made")
+    if plan.epoch != survey.operations["epoch"]:
+        raise errors.StalePlan("another run changed this host since the plan was made")
+    if not set(plan.scope) <= set(survey.gpus):
+        raise errors.StalePlan("the host has other GPUs than when the plan was made")

@@ -271,12 +271,15 @@ def test_the_smallest_baseline_wins(history: History) -> None:
 
 
 def test_plans_are_kept_by_host(history: History) -> None:
-    """A plan id may cover several hosts."""
+    """By the plan's id or the run's, whole or its beginning; several fits are no fit."""
     plan: Plan = {"id": "p1", "created": "c", "expires": "e", "hash": "h", "boot_id": "b"}
-    history.save_plan("run", "a", plan, {"targets": [1]})
-    history.save_plan("run", "b", plan, {"targets": [2]})
-    assert history.plans("p1") == {"a": {"targets": [1]}, "b": {"targets": [2]}}
-    assert history.plans("p2") == {}
+    history.save_plan("run7", "a", plan, {"targets": [1]})
+    history.save_plan("run7", "b", {**plan, "id": "p2"}, {"targets": [2]})
+    assert history.plans("p1") == {"a": ("h", {"targets": [1]})}
+    assert history.plans("run") == {"a": ("h", {"targets": [1]}), "b": ("h", {"targets": [2]})}
+    assert history.plans("p3") == {}
+    with pytest.raises(UsageError, match="fits several"):
+        history.plans("p")
 
 
 def test_several_processes_at_once(tmp_path: Path) -> None:

@@ -1,0 +1,142 @@
+"""Plans as things: a file or a row of the history, checked before anything is done with it.
+
+The file is one JSON object, ``{"schema": "fleetmem-plan/1", "run": …, "options": …,
+"plans": {HOST: {"hash": …, "plan": …}}}``. The hash is SHA-256 over the canonical JSON of
+``plan``, so a plan that was edited is no plan. Pure, apart from :func:`read`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from fleetmem.controller.errors import PlanInvalid
+from fleetmem.controller.reclaim.classify import Ambiguity, Member
+from fleetmem.controller.reclaim.options import ReclaimOptions
+from fleetmem.controller.reclaim.plan import Baseline, Bound, Plan, Spared, Target
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCHEMA = "fleetmem-plan/1"
+MAX_BYTES = 64 << 20
+KEPT_OPTIONS = ("gpu", "pids", "user", "override_protected")
+"""What a person chose when the plan was made; the ladder's spans are chosen when it is applied."""
+
+
+@dataclass(frozen=True)
+class PlanFile:
+    """Plans by host name, and the run that made them."""
+
+    run: str
+    plans: Mapping[str, Plan]
+
+
+def write(run: str, options: ReclaimOptions, plans: Mapping[str, Plan]) -> str:
+    """The text of a plan file."""
+    chosen = {name: getattr(options, name) for name in KEPT_OPTIONS}
+    rows = {host: {"hash": plan.hash, "plan": plan.document} for host, plan in plans.items()}
+    document = {"schema": SCHEMA, "run": run, "options": chosen, "plans": rows}
+    return json.dumps(document, indent=1) + "\n"
+
+
+def read(path: Path) -> PlanFile:
+    """The plans of a file; PlanInvalid says what is wrong with it."""
+    try:
+        if path.stat().st_size > MAX_BYTES:
+            raise PlanInvalid(f"{path}: larger than a plan can be")
+        text = path.read_text("utf-8")
+    except OSError as error:
+        raise PlanInvalid(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise PlanInvalid(f"{path}: not UTF-8 text") from None
+    try:
+        return parse(json.loads(text))
+    except json.JSONDecodeError as error:
+        where = f"{path}:{error.lineno}:{error.colno}"
+        raise PlanInvalid(f"{where}: not JSON: {error.msg}") from None
+    except RecursionError:
+        raise PlanInvalid(f"{path}: not a plan: nested too deeply") from None
+    except PlanInvalid as error:
+        raise PlanInvalid(f"{path}: {error.message}", error.hint) from None
+
+
+def parse(document: Any) -> PlanFile:
+    """The plans of a decoded file; PlanInvalid where a part is missing, odd or changed."""
+    if not isinstance(document, dict) or document.get("schema") != SCHEMA:
+        raise PlanInvalid(f"not a plan of {SCHEMA}")
+    rows = document.get("plans")
+    if not isinstance(rows, dict) or not rows:
+        raise PlanInvalid("there is no plan in it")
+    plans = {}
+    for host, row in rows.items():
+        if not isinstance(row, dict) or not isinstance(row.get("plan"), dict):
+            raise PlanInvalid(f"the plan of {host!r} is none")
+        plans[str(host)] = restore(row["plan"], str(row.get("hash")), str(host))
+    return PlanFile(str(document.get("run")), plans)
+
+
+def restore(document: dict[str, Any], wanted: str, host: str) -> Plan:
+    """One plan from its document, whose hash must be *wanted*."""
+    text = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    if hashlib.sha256(text.encode()).hexdigest() != wanted:
+        raise PlanInvalid(f"the plan of {host!r} was changed: its hash does not fit")
+    try:
+        plan = _plan(document)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise PlanInvalid(f"the plan of {host!r} cannot be read: {error!r}") from None
+    if plan.hash != wanted:
+        raise PlanInvalid(f"the plan of {host!r} was made by another version of fleetmem")
+    return plan
+
+
+def _plan(row: dict[str, Any]) -> Plan:
+    return Plan(
+        id=str(row["id"]),
+        created=datetime.fromisoformat(row["created"]).astimezone(UTC),
+        boot_id=str(row["boot_id"]),
+        epoch=int(row["epoch"]),
+        scope=tuple(int(gpu) for gpu in row["scope"]),
+        targets=tuple(Target(_member(t["member"]), bool(t["conditional"])) for t in row["targets"]),
+        spared=tuple(
+            Spared(_member(s["member"]), str(s["why"]), str(s["reach"])) for s in row["spared"]
+        ),
+        bounds={
+            int(index): Bound(**{**bound, "baseline": Baseline(**bound["baseline"])})
+            for index, bound in row["bounds"].items()
+        },
+        ambiguous=tuple(
+            Ambiguity(int(a["gpu"]), tuple(a["dead"]), tuple(a["candidates"]))
+            for a in row["ambiguous"]
+        ),
+        expect_seconds=float(row["expect_seconds"]),
+        absent=tuple(str(text) for text in row["absent"]),
+    )
+
+
+def _member(row: dict[str, Any]) -> Member:
+    from fleetmem.controller.gather import misfit
+
+    reading = {"processes": [row["process"]], "gone": [], "denied": 0}
+    problem = misfit("processes.identity", reading)
+    if problem:
+        raise ValueError(problem)
+    known = {field.name for field in dataclasses.fields(Member)}
+    if set(row) != known:
+        raise ValueError("a member has other fields than this version's")
+    return Member(
+        **{
+            **row,
+            "held": {int(gpu): size for gpu, size in row["held"].items()},
+            "open_gpus": tuple(row["open_gpus"]),
+            "evidence": tuple(row["evidence"]),
+            "heir_of": tuple(row["heir_of"]),
+            "may_hold": tuple(row["may_hold"]),
+            "parts": tuple(tuple(part) for part in row["parts"]),
+        }
+    )
