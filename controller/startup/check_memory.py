@@ -57,7 +57,7 @@ def check_change(inv: Invocation, older: tuple[Invocation, ...]) -> Iterator[Fou
             yield from _two_pools(inv, None)
         return
     if change.same:
-        yield from _two_pools(inv, change)
+        yield from _two_pools(inv, change, older[0])
         return
     first = change.new_bytes if change.old_bytes is not None else change.new_tokens
     second = change.old_bytes if change.new_bytes is not None else change.old_tokens
@@ -107,7 +107,9 @@ def _shrank(inv: Invocation, old: Invocation, change: Change) -> Found:
     return Found("pool-shrank", evidence, lines, form)
 
 
-def _two_pools(inv: Invocation, change: Change | None) -> Iterator[Found]:
+def _two_pools(
+    inv: Invocation, change: Change | None, oldest: Invocation | None = None
+) -> Iterator[Found]:
     """The pool is the same; where a draft has its own pool, say which line is whose."""
     rank = change.rank if change is not None else worst_rank(inv)
     values = inv.ranks[rank] if rank is not None else {}
@@ -133,6 +135,20 @@ def _two_pools(inv: Invocation, change: Change | None) -> Iterator[Found]:
             draft_token_bytes=small,
             token_bytes_text=_bytes_text(each),
             draft_token_bytes_text=_bytes_text(small),
+        )
+        pool, extra = kv_bytes(values), values["draft_kv_cache_bytes"]
+        if pool:
+            evidence["misread_percent"] = (extra - pool) / pool * 100
+    evidence["first_match_text"] = ""
+    first = (
+        next((line for line in oldest.lines if line.pattern in _POOL_PATTERNS), None)
+        if oldest
+        else None
+    )
+    if oldest is not None and first is not None:
+        evidence["first_match"] = first.to_json()
+        evidence["first_match_text"] = (
+            f" The first match in the log is of the start of {oldest.started or 'before'}."
         )
     lines = evidence_lines(inv, ("kv_cache_bytes", "kv_k_bytes", "kv_available_bytes"), [rank])
     yield Found("same-pool", evidence, lines, "draft" if draft else "plain")
@@ -190,6 +206,20 @@ def _ranks(inv: Invocation) -> Iterator[Found]:
             }
             yield Found("ranks-differ", evidence, evidence_lines(inv, (field,), [least]))
             return
+    for rank, values in gpu_ranks(inv).items():
+        most, low = values.get("local_gpu_memory_gib"), values.get("min_gpu_memory_gib")
+        if most is None or low is None:
+            continue
+        evidence = {
+            "rank": "one rank",
+            "least_bytes": round(min(most, low) * GIB),
+            "most_bytes": round(max(most, low) * GIB),
+            "gap_bytes": round(abs(most - low) * GIB),
+            "field": "free before load",
+            "seen_by": rank,
+        }
+        yield Found("ranks-differ", evidence, pattern_lines(inv, ("unbalanced",)))
+        return
 
 
 def _holders(inv: Invocation) -> Iterator[Found]:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 Step = Literal[
     "set", "add", "load_begin", "load_end", "pool", "pool_draft", "pool_end", "graph_begin",
     "graph_end", "start", "ready", "stopped", "failed", "exit", "restart", "error", "phase",
-    "presence", "config", "gpu_list", "breakdown", "count", "ignore",
+    "presence", "config", "window_total", "gpu_list", "breakdown", "count", "ignore",
 ]  # fmt: skip
 UNIT_WORDS = ("GiB", "MiB", "GB")
 

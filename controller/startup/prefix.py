@@ -65,6 +65,7 @@ _VLLM = re.compile(
 _LMCACHE = re.compile(
     rf"\[(?P<time>{_STAMP})\] LMCache (?P<level>[A-Z]{{4,8}}):? ?(?:\([^)]{{0,200}}\) ?)?"
 )
+_TRT_TIME = re.compile(r"\[(?P<time>\d\d/\d\d/\d{4}-\d\d:\d\d:\d\d)\] ")
 _TRT_RANK = re.compile(r"\[RANK (?P<rank>\d{1,6})\] ?")
 _PLAIN_LEVEL = re.compile(
     rf"(?P<time>{_STAMP}{_ZONE})\s{{1,4}}(?:-\s)?(?P<level>DEBUG|INFO|WARN(?:ING)?|ERROR)\s{{1,3}}"
@@ -168,6 +169,10 @@ def _logger(text: str, at: int, open_: _Open) -> int:
     if found:
         open_.inner = open_.inner or found["time"]
         open_.level = found["level"]
+        return found.end()
+    found = _TRT_TIME.match(text, at)
+    if found:
+        open_.inner = open_.inner or found["time"]
         return found.end()
     found = _BRACKET.match(text, at)
     if found:

@@ -21,6 +21,7 @@ _RANKED = frozenset(
         "load_end",
         "pool",
         "pool_draft",
+        "window_total",
         "pool_end",
         "graph_begin",
         "graph_end",

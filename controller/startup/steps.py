@@ -130,6 +130,26 @@ def step_pool(build: Build, rank: Rank | None, event: Event) -> None:
     _draft_pool(rank, values, spread)
 
 
+def step_window_total(build: Build, rank: Rank | None, event: Event) -> None:
+    """The sum over a sliding-window model's two pools: both belong to the target."""
+    assert rank is not None
+    tokens = (event.values.get("swa_layer_tokens"), event.values.get("full_layer_tokens"))
+    pair = [rank.values[n] for n in ("max_tokens", "draft_max_tokens") if n in rank.values]
+    if rank.window_pools == 0 and len(pair) == 2 and set(pair) <= set(tokens):
+        for name in ("kv_cache_bytes", "kv_k_bytes", "kv_v_bytes"):
+            if f"draft_{name}" in rank.values:
+                moved, spread = rank.values.pop(f"draft_{name}"), rank.spread.pop(f"draft_{name}")
+                rank.add(name, moved, spread)
+        del rank.values["draft_max_tokens"]
+        rank.pools, rank.window_pools = 1, 2
+        rank.set("max_tokens", max(pair))
+    if rank.pools <= 1:
+        rank.pools = 1
+        scatter(build, rank, event)
+        if tokens[1] is not None and "max_tokens" not in rank.values:
+            rank.set("max_tokens", tokens[1])
+
+
 def step_pool_draft(build: Build, rank: Rank | None, event: Event) -> None:
     assert rank is not None
     _draft_pool(rank, *_pool_values(event))
@@ -320,6 +340,7 @@ STEPS: dict[str, Callable[[Build, Rank | None, Event], None]] = {
     "load_end": step_load_end,
     "pool": step_pool,
     "pool_draft": step_pool_draft,
+    "window_total": step_window_total,
     "pool_end": step_pool_end,
     "graph_begin": step_graph_begin,
     "graph_end": step_graph_end,

@@ -62,6 +62,19 @@ def test_sliding_window_pools_are_one_target() -> None:
     assert (values["max_tokens"], values["draft_max_tokens"]) == (50000, 50000)
 
 
+def test_a_sliding_window_total_claims_both_pools() -> None:
+    """Builds that name the window only after its pools."""
+    inv = _newest("""
+[2026-05-01 10:00:06 TP0] KV Cache is allocated. #tokens: 40000, K size: 1.00 GB, V size: 1.00 GB
+[2026-05-01 10:00:06 TP0] KV Cache is allocated. #tokens: 50000, K size: 0.50 GB, V size: 0.50 GB
+[2026-05-01 10:00:06 TP0] SWAKVPool mem usage: 3.00 GB, swa size: 40000, full size: 50000
+[2026-05-01 10:00:07 TP0] KV Cache is allocated. #tokens: 50000, K size: 0.10 GB, V size: 0.10 GB
+""")
+    values = inv.ranks["TP0"]
+    assert _gib(values, "kv_cache", "draft_kv_cache") == [3.0, 0.2]
+    assert (values["max_tokens"], values["draft_max_tokens"]) == (50000, 50000)
+
+
 def test_virtual_pools_are_no_memory() -> None:
     inv = _newest("""
 [2026-11-02 09:02:01 TP1] KV Cache VA upper bound. dtype: torch.bfloat16, #tokens: 1203344, K size: 31.20 GB, V size: 31.20 GB
@@ -163,6 +176,17 @@ def test_memory_that_comes_back_too_late() -> None:
         ]
     )
     assert round(_found(startup)["free-rises"]["evidence"]["gap_bytes"] / GIB, 2) == 2.5
+
+
+def test_an_unbalanced_node() -> None:
+    startup = parse(
+        [
+            "[2026-05-01 10:00:00 TP3] The memory capacity is unbalanced. Some GPUs may be occupied by other processes. pre_model_load_memory=61.2, local_gpu_memory=94.0, local_gpu_memory * 0.9=84.6"
+        ]
+    )
+    evidence = _found(startup)["ranks-differ"]["evidence"]
+    assert round(evidence["gap_bytes"] / GIB, 1) == 32.8
+    assert evidence["lines"][0]["rank"] == "TP3"
 
 
 def test_advice_about_the_oom_killer_is_no_proof() -> None:

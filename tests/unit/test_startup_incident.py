@@ -72,6 +72,14 @@ def test_nothing_shrank() -> None:
     assert {line["rank"] for line in evidence["lines"]} == {evidence["rank"]}
 
 
+def test_the_misreadings_are_named() -> None:
+    """Two pools read as one look like -94 %, and the first match is of the old start."""
+    evidence = _findings("incident.log")["startup/same-pool"]["evidence"]
+    assert round(evidence["misread_percent"]) == -94
+    assert evidence["first_match"]["time"].startswith("2026-02-28")
+    assert "The first match in the log is of the start of 2026-02-28T19:50:30" in evidence["say"]
+
+
 def test_what_capped_the_pool() -> None:
     """A share of memory free before load, not of the rest."""
     evidence = _findings("incident.log")["startup/capped-by"]["evidence"]
