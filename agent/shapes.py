@@ -320,3 +320,439 @@ class SignalResults(TypedDict):
     """Reading of ``signal.send``."""
 
     results: list[SignalResult]
+
+
+# --- issue 4: numa.nodes -------------------------------------------------------------------
+
+
+class HugePages(TypedDict):
+    """One pool of huge pages of a NUMA node; ``hugetlb_bytes`` sums ``total_bytes`` of all."""
+
+    page_bytes: int
+    total_bytes: int
+    free_bytes: int
+
+
+class NumaNode(TypedDict):
+    """One NUMA node with memory.
+
+    The parts are disjoint and add up to ``total_bytes``: free file anon shmem slab hugetlb
+    kernel device unaccounted. ``file_bytes`` has neither shmem nor swap cache in it;
+    ``kernel_bytes`` is stacks, page tables and ``percpu_bytes`` (free pages on per-CPU
+    lists). ``device_bytes`` is what the kernel itself counts for drivers (``None`` where it
+    counts nothing); ``unaccounted_bytes`` is the remainder and may be a few MiB below zero,
+    since the counters are not of one moment. All other figures are views of these parts.
+
+    ``kind``: cpu, gpu (a GPU's memory, by the driver or NVML: ``gpu_evidence``) or memory.
+    """
+
+    id: int
+    kind: Literal["cpu", "gpu", "memory"]
+    gpu_uuid: str | None
+    gpu_bus_id: str | None
+    gpu_evidence: Literal["numa_status", "nvml"] | None
+    cpus: str
+    movable_only: bool | None
+    distances: list[int]
+    total_bytes: int
+    free_bytes: int
+    file_bytes: int
+    anon_bytes: int
+    shmem_bytes: int
+    slab_bytes: int
+    hugetlb_bytes: int
+    kernel_bytes: int
+    device_bytes: int | None
+    unaccounted_bytes: int
+    kernel_stack_bytes: int
+    page_tables_bytes: int
+    percpu_bytes: int | None
+    low_watermark_bytes: int | None
+    slab_reclaimable_bytes: int
+    mapped_bytes: int
+    dirty_bytes: int
+    writeback_bytes: int
+    unevictable_bytes: int
+    mlocked_bytes: int
+    swap_cached_bytes: int
+    zspages_bytes: int | None
+    huge_pages: list[HugePages]
+
+
+class MemorySummary(TypedDict):
+    """/proc/meminfo: the machine as a whole (views, not parts)."""
+
+    total_bytes: int
+    free_bytes: int
+    available_bytes: int | None
+    buffers_bytes: int
+    cached_bytes: int
+    shmem_bytes: int
+    swap_total_bytes: int
+    swap_free_bytes: int
+    swap_cached_bytes: int
+    mlocked_bytes: int
+    dirty_bytes: int
+    writeback_bytes: int
+    percpu_allocator_bytes: int | None
+    vmalloc_used_bytes: int | None
+
+
+class MemorySettings(TypedDict):
+    """Settings that decide where memory lands; ``None`` where the host has none of the kind."""
+
+    numa_balancing: int | None
+    zone_reclaim_mode: int | None
+    swappiness: int | None
+    overcommit_memory: int | None
+    demotion: bool | None
+    transparent_hugepage: str | None
+    init_on_alloc: bool | None
+    kernel_command_line: str | None
+
+
+class DriverMemory(TypedDict):
+    """What the NVIDIA driver's files say. ``coherent_mode``: numa, driver (CDMM) or ``None``."""
+
+    coherent_mode: str | None
+    parameters: dict[str, str]
+
+
+class GpuNuma(TypedDict):
+    """One GPU's NUMA node by /proc/driver/nvidia/gpus/BUS/numa_status."""
+
+    bus_id: str
+    uuid: str | None
+    numa_node: int | None
+    status: str | None
+    problem: str | None
+
+
+class NumaNodes(TypedDict):
+    """Reading of ``numa.nodes``. ``synthetic``: the kernel knows no NUMA nodes, this is node 0."""
+
+    page_size_bytes: int
+    synthetic: bool
+    nodes: list[NumaNode]
+    memory: MemorySummary
+    settings: MemorySettings
+    driver: DriverMemory | None
+    gpus: list[GpuNuma]
+    problems: list[str]
+
+
+# --- issue 4: pagecache.files --------------------------------------------------------------
+
+
+class CachedFile(TypedDict):
+    """One file (or block device) and its pages in memory.
+
+    ``raw``: the path's bytes as hex where it is no UTF-8, else ``None``; ``hex:…`` is a path
+    for ``pagecache.files`` and ``pagecache.drop``. ``None`` figures are not known: this user
+    may not ask (``problem`` says so), or the kernel cannot tell. ``resident_bytes`` counts
+    whole pages, so it may pass ``size_bytes`` by less than a page. ``by_numa_node`` adds up
+    to ``resident_bytes``. ``mapped_elsewhere``: the kernel counts more mappings of its pages
+    than this scan's own (also by processes that cannot be seen here).
+    ``sources``: mapping open path model block walk.
+    """
+
+    path: str
+    raw: str | None
+    device: str
+    inode: int
+    filesystem: str | None
+    kind: Literal["file", "block"]
+    size_bytes: int
+    resident_bytes: int | None
+    by_numa_node: dict[str, int] | None
+    dirty_bytes: int | None
+    writeback_bytes: int | None
+    mapped_by: list[int]
+    open_by: list[int]
+    mapped_elsewhere: bool | None
+    deleted: bool
+    sources: list[str]
+    problem: str | None
+
+
+class NodeCoverage(TypedDict):
+    """How much of one NUMA node's file pages the files explain; ``percent`` 0-100."""
+
+    file_bytes: int
+    found_bytes: int
+    percent: float | None
+
+
+class CacheCoverage(TypedDict):
+    """Found over what the kernel counts as file pages (without shmem and swap cache)."""
+
+    file_bytes: int
+    found_bytes: int
+    percent: float | None
+    by_numa_node: dict[str, NodeCoverage]
+
+
+class SmallFiles(TypedDict):
+    """Files with rows of their own left out: below ``least_bytes``, or past ``largest`` rows."""
+
+    files: int
+    resident_bytes: int
+
+
+class PathProblem(TypedDict):
+    """A path that gave no row, and why."""
+
+    path: str
+    problem: str
+
+
+class PageCacheFiles(TypedDict):
+    """Reading of ``pagecache.files``, largest residency first.
+
+    ``looked`` files were measured, ``unknown`` of them may not be known to this user.
+    ``complete`` is false where a limit ended the search: ``stopped`` says which.
+    """
+
+    page_size_bytes: int
+    files: list[CachedFile]
+    small: SmallFiles
+    looked: int
+    unknown: int
+    coverage: CacheCoverage
+    complete: bool
+    stopped: str | None
+    problems: list[PathProblem]
+
+
+# --- issue 4: pagecache.drop ---------------------------------------------------------------
+
+
+class DroppedFile(TypedDict):
+    """What became of one file.
+
+    ``result``: dropped or migrated (all of it), partial (``residue`` says what stays and
+    why), spared and refused (``why``), absent (no pages were there), failed (``why``).
+    ``before`` and ``after``: bytes by NUMA node, ``None`` where the kernel cannot tell.
+    """
+
+    path: str
+    raw: str | None
+    device: str | None
+    inode: int | None
+    size_bytes: int | None
+    result: Literal[
+        "dropped", "migrated", "partial", "spared", "refused", "absent", "failed", "planned"
+    ]
+    why: str | None
+    mapped_by: list[int]
+    before_bytes: int | None
+    after_bytes: int | None
+    before: dict[str, int] | None
+    after: dict[str, int] | None
+    dirty_bytes: int | None
+    residue: str | None
+    rounds: int
+    seconds: float
+
+
+class NodeDelta(TypedDict):
+    """One NUMA node before and after; gains are after minus before and may be negative."""
+
+    id: int
+    kind: Literal["cpu", "gpu", "memory"]
+    total_bytes: int
+    file_before_bytes: int
+    file_after_bytes: int
+    free_before_bytes: int
+    free_after_bytes: int
+    percpu_before_bytes: int | None
+    percpu_after_bytes: int | None
+    files_freed_bytes: int
+
+
+class PageCacheDrop(TypedDict):
+    """Reading of ``pagecache.drop``.
+
+    ``freed_bytes`` left memory, ``moved_bytes`` went to ``target_node``, ``spared_bytes``
+    stay because the call spares mapped or dirty files; all by residency of the files.
+    ``files_freed_bytes`` of a node is what these files no longer have on it.
+    """
+
+    mode: Literal["auto", "migrate", "drop"]
+    target_node: int | None
+    files: list[DroppedFile]
+    nodes: list[NodeDelta]
+    freed_bytes: int
+    moved_bytes: int
+    spared_bytes: int
+    problems: list[PathProblem]
+    seconds: float
+
+
+# --- issue 4: processes.memory -------------------------------------------------------------
+
+
+class ProportionalSize(TypedDict):
+    """smaps_rollup: pages divided by the number of processes that map them."""
+
+    pss_bytes: int
+    pss_anon_bytes: int | None
+    pss_file_bytes: int | None
+    pss_shmem_bytes: int | None
+    private_bytes: int
+    swap_pss_bytes: int | None
+    locked_bytes: int | None
+
+
+class SharedObject(TypedDict):
+    """One shared memory object that a process maps; ``map_bytes`` is address space.
+
+    ``kind``: posix (a file on tmpfs), sysv, memfd, zero (anonymous shared memory, and where
+    the driver keeps pinned host memory), hugetlb.
+    """
+
+    kind: Literal["posix", "sysv", "memfd", "zero", "hugetlb"]
+    name: str
+    device: str
+    inode: int
+    map_bytes: int
+
+
+class ProcessNuma(TypedDict):
+    """numa_maps of one process: bytes by NUMA node and backing, and address space by policy."""
+
+    by_numa_node: dict[str, dict[str, int]]
+    policies: dict[str, int]
+
+
+class DriverMaps(TypedDict):
+    """Mappings of the driver's files; resident where smaps could be read."""
+
+    map_bytes: int
+    uvm_map_bytes: int
+    uvm_resident_bytes: int | None
+    pinned_resident_bytes: int | None
+
+
+class ProcessMemory(TypedDict):
+    """One process by /proc/PID/status, and more for the largest ones.
+
+    ``proportional`` and ``numa`` are ``None`` where they were not asked or not allowed.
+    """
+
+    pid: int
+    start_time: int
+    comm: str
+    title: str
+    uid: int
+    user: str | None
+    cgroup: str | None
+    virtual_bytes: int
+    resident_bytes: int
+    anon_bytes: int | None
+    file_bytes: int | None
+    shmem_bytes: int | None
+    swap_bytes: int
+    locked_bytes: int
+    pinned_bytes: int
+    hugetlb_bytes: int
+    page_tables_bytes: int
+    allowed_numa_nodes: str | None
+    proportional: ProportionalSize | None
+    shared: list[SharedObject]
+    driver: DriverMaps | None
+    numa: ProcessNuma | None
+
+
+class ProcessTotals(TypedDict):
+    """Sums over all processes, also those without a row."""
+
+    processes: int
+    resident_bytes: int
+    anon_bytes: int
+    swap_bytes: int
+    locked_bytes: int
+    hugetlb_bytes: int
+
+
+class ProcessesMemory(TypedDict):
+    """Reading of ``processes.memory``, largest first. ``denied``: rows without what root sees."""
+
+    processes: list[ProcessMemory]
+    totals: ProcessTotals
+    denied: int
+    complete: bool
+
+
+# --- issue 4: cgroups.memory ---------------------------------------------------------------
+
+
+class CgroupMemory(TypedDict):
+    """One control group with its descendants' memory in it; limits ``None``: no limit or field."""
+
+    path: str
+    current_bytes: int
+    max_bytes: int | None
+    high_bytes: int | None
+    swap_bytes: int | None
+    anon_bytes: int | None
+    file_bytes: int | None
+    shmem_bytes: int | None
+    kernel_bytes: int | None
+    slab_bytes: int | None
+    dirty_bytes: int | None
+    writeback_bytes: int | None
+    by_numa_node: dict[str, dict[str, int]] | None
+    events: dict[str, int]
+    processes: int | None
+
+
+class CgroupsMemory(TypedDict):
+    """Reading of ``cgroups.memory``; ``version`` 2 or 1 (the hierarchy with the controller)."""
+
+    version: int
+    cgroups: list[CgroupMemory]
+    seen: int
+    complete: bool
+
+
+# --- issue 4: shm.segments -----------------------------------------------------------------
+
+
+class ShmSegment(TypedDict):
+    """One shared memory object.
+
+    ``kind``: posix (a file on tmpfs), sysv, memfd (no name, known by who has it open).
+    ``owner_state``: live (somebody maps it, has it open or made it and lives), dead (nobody
+    does, as far as can be seen), ``None`` where not all processes could be looked at.
+    ``namespace``: inode of the mount (posix) or ipc (sysv) namespace it was found in.
+    """
+
+    kind: Literal["posix", "sysv", "memfd"]
+    path: str | None
+    raw: str | None
+    key: int | None
+    shmid: int | None
+    device: str | None
+    inode: int
+    size_bytes: int
+    resident_bytes: int | None
+    swap_bytes: int | None
+    uid: int
+    user: str | None
+    creator_pid: int | None
+    attached: int | None
+    mapped_by: list[int]
+    open_by: list[int]
+    owner_state: Literal["live", "dead"] | None
+    namespace: int | None
+    modified_seconds_ago: float | None
+
+
+class ShmSegments(TypedDict):
+    """Reading of ``shm.segments``, largest first; ``denied`` processes were not looked at."""
+
+    segments: list[ShmSegment]
+    denied: int
+    complete: bool
+    problems: list[PathProblem]
