@@ -251,7 +251,7 @@ class SudoPasswordRequired(HostFailed):
     """sudo asks for a password and none was given."""
 
     code = "sudo_password_required"
-    remedy = "allow sudo without a password for that user (NOPASSWD), or connect as root"
+    remedy = "use --ask-sudo-password, or allow sudo without a password for that user"
 
 
 class SudoPasswordWrong(HostFailed):

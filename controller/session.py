@@ -12,7 +12,7 @@ import secrets
 import shlex
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fleetmem.agent import wire
@@ -45,7 +45,7 @@ class Way:
 
     python: str | None = None
     sudo: bool = False
-    sudo_password: str | None = None
+    sudo_password: str | None = field(default=None, repr=False)
     cache: bool = True
 
 
@@ -92,12 +92,7 @@ class Session:
     async def _begin(self, payload: Payload, token: str, way: Way) -> None:
         head, _, tail = token.partition(":")
         marker = (tail + head + " ").encode()
-        password = asyncio.create_task(self._answer_sudo(token, way)) if way.sudo else None
-        try:
-            line = await self._ready_line(marker)
-        finally:
-            if password is not None:
-                password.cancel()
+        line = await self._first_line(marker, token, way)
         word, _, rest = line.partition(" ")
         if word != "ok":
             raise _start_error(word, rest)
@@ -136,14 +131,33 @@ class Session:
 
     _early = b""
 
+    async def _first_line(self, marker: bytes, token: str, way: Way) -> str:
+        """The ready line, with sudo's question answered on the way where it asks one."""
+        line = asyncio.ensure_future(self._ready_line(marker))
+        answer = asyncio.ensure_future(self._answer_sudo(token, way))
+        try:
+            await asyncio.wait({line, answer}, return_when=asyncio.FIRST_COMPLETED)
+            if answer.done():
+                answer.result()  # raises where the password was wrong
+            return await line
+        finally:
+            for task in (line, answer):
+                task.cancel()
+            await asyncio.gather(line, answer, return_exceptions=True)
+
     async def _answer_sudo(self, token: str, way: Way) -> None:
         """Send the password once, and only after sudo's own prompt has appeared."""
         prompt = sudo_prompt(token).encode()
-        while way.sudo_password is not None:
-            if prompt in self._channel.stderr():
+        sent = False
+        while way.sudo and way.sudo_password is not None:
+            asked = self._channel.stderr().count(prompt)
+            if asked > 1:
+                raise errors.SudoPasswordWrong("sudo on the host did not take the password")
+            if asked and not sent:
                 self._channel.write(way.sudo_password.encode() + b"\n")
-                return
+                sent = True
             await asyncio.sleep(0.01)
+        await asyncio.get_running_loop().create_future()  # nobody asks: wait for the line
 
     async def close(self) -> None:
         """Say goodbye and close the channel; calls still open fail. Never raises."""

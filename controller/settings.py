@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -31,6 +31,6 @@ class FleetSettings:
     host_timeout_seconds: float = 60.0
     accept_new_host_key: bool = False
     run_lookup: Callable[[str, str], Iterable[str]] | None = None
-    sudo_password: str | None = None
+    sudo_password: str | None = field(default=None, repr=False)
     agent_cache: bool = True
     history_dir: Path | None = None

@@ -9,7 +9,13 @@ from typing import Any
 
 from fleetmem.controller.cli.options import Common
 from fleetmem.controller.envelope import Envelope
-from fleetmem.controller.errors import EXIT_SIGINT, EXIT_SIGTERM, Interrupted, Terminated
+from fleetmem.controller.errors import (
+    EXIT_SIGINT,
+    EXIT_SIGTERM,
+    Interrupted,
+    Terminated,
+    UsageError,
+)
 
 _CODES = {signal.SIGINT: EXIT_SIGINT, signal.SIGTERM: EXIT_SIGTERM}
 
@@ -27,9 +33,23 @@ def load_fleet(common: Common) -> Any:
             fanout=common.fanout,
             host_timeout_seconds=common.timeout_seconds,
             accept_new_host_key=common.accept_new_host_key,
+            sudo_password=ask_password() if common.ask_sudo_password else None,
             run_lookup=run_lookup,
         ),
     )
+
+
+def ask_password() -> str:
+    """The sudo password: typed at the terminal, else the first line of stdin."""
+    import getpass
+    import sys
+
+    if sys.stdin.isatty():
+        return getpass.getpass("sudo password: ", sys.stderr)
+    line = sys.stdin.readline()
+    if not line:
+        raise UsageError("--ask-sudo-password: no terminal to ask at, and nothing on stdin")
+    return line.rstrip("\n")
 
 
 def run_lookup(run: str, outcome: str) -> Iterable[str]:

@@ -31,6 +31,7 @@ class Common:
     timeout_seconds: float = TIMEOUT_SECONDS
     fail_on: str = "never"
     accept_new_host_key: bool = False
+    ask_sudo_password: bool = False
 
 
 class Option(click.Option):
@@ -149,6 +150,12 @@ def _host_options(hosts: str) -> list[Callable[[Any], Any]]:
             is_flag=True,
             place="advanced",
             help="Trust and remember the keys of hosts never seen before.",
+        ),
+        option(
+            "--ask-sudo-password",
+            is_flag=True,
+            place="advanced",
+            help="Ask once for the password of hosts with sudo: true.",
         ),
     ]
 
