@@ -26,18 +26,18 @@ def unaccounted(
     whole: Mapping[str, Any],
     config: Mapping[str, Any],
     ranks: Mapping[str, Rank],
-) -> tuple[int | None, int | None]:
-    """(unaccounted bytes, the free figure that stood in for a missing final line)."""
+) -> int | None:
+    """Bytes that no printed part explains; None where a part is missing."""
     if engine == "sglang":
         return sglang_rest(values, config)
     if engine == "vllm":
-        return vllm_rest(values), None
+        return vllm_rest(values)
     if engine == "ollama":
-        return _ollama(values, whole, ranks), None
+        return _ollama(values, whole, ranks)
     if engine == "llamacpp" and "available_final_bytes" in values:
         printed = values.get("unaccounted_printed_bytes")
-        return (printed if isinstance(printed, int) else None), None
-    return None, None
+        return printed if isinstance(printed, int) else None
+    return None
 
 
 def sglang_weights(values: Mapping[str, Any]) -> int | None:
@@ -48,29 +48,21 @@ def sglang_weights(values: Mapping[str, Any]) -> int | None:
     return int(before - after) if before is not None and after is not None else None
 
 
-def sglang_rest(
-    values: Mapping[str, Any], config: Mapping[str, Any]
-) -> tuple[int | None, int | None]:
+def sglang_rest(values: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
     """Free before load less every pool, the graphs and what is free at the end."""
     before, kv = values.get("avail_before_load_bytes"), values.get("kv_cache_bytes")
     weights, graphs = sglang_weights(values), values.get("graph_bytes")
     final = values.get("available_final_bytes")
-    stand_in = None
-    if (
-        graphs is None
-        and config.get("disable_cuda_graph") is True
-        and not values.get("_graph_begun")
-    ):
+    off = config.get("disable_cuda_graph") is True and not values.get("_graph_begun")
+    if graphs is None and off:
         graphs = 0
-    if final is None:
-        final = stand_in = values.get("avail_after_graph_bytes")
     if before is None or kv is None or weights is None or graphs is None or final is None:
-        return None, None
+        return None
     more = sum(
         values.get(name) or 0
         for name in ("draft_weights_bytes", "mamba_cache_bytes", "draft_kv_cache_bytes")
     )
-    return int(before - weights - kv - more - graphs - final), stand_in
+    return int(before - weights - kv - more - graphs - final)
 
 
 def vllm_requested(values: Mapping[str, Any]) -> int | None:

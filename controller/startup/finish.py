@@ -66,16 +66,10 @@ def _finish(build: Build, index: int, age: int, forced: str | None) -> Invocatio
             if "self_bytes" in rank.values and "available_final_bytes" not in rank.values:
                 rank.values["projected"] = True
     for key, rank in build.ranks.items():
-        value, stand_in = unaccounted(name, rank.values, build.engine, build.config, build.ranks)
-        if value is not None:
-            rank.values["unaccounted_bytes"] = value
-            if stand_in is not None and "available_final_bytes" not in rank.values:
-                rank.values["available_final_bytes"] = stand_in
-                derived.append(f"{key}.available_final_bytes")
-    for key, rank in build.ranks.items():
+        _budget(build, name, key, rank, derived)
+    for rank in build.ranks.values():
         for field in [f for f in rank.values if f.startswith("_")]:
             del rank.values[field]
-        del key
     if not build.ranks and (build.errors or build.engine):
         build.ranks["_"] = Rank()
     version = build.engine.pop("version", None)
@@ -84,7 +78,7 @@ def _finish(build: Build, index: int, age: int, forced: str | None) -> Invocatio
     return Invocation(
         index=index,
         age=age,
-        status=_status(build),
+        status=build.status,
         engine_name=name,
         version=version,
         invocation_id=build.invocation_id,
@@ -118,8 +112,15 @@ def _rank_order(key: str) -> list[Any]:
     return parts
 
 
-def _status(build: Build) -> str:
-    return build.status
+def _budget(build: Build, name: str | None, key: str, rank: Rank, derived: list[str]) -> None:
+    """What is left over; the free figure after the graphs stands for a missing final line."""
+    after = rank.values.get("avail_after_graph_bytes")
+    if after is not None and "available_final_bytes" not in rank.values:
+        rank.values["available_final_bytes"] = after
+        derived.append(f"{key}.available_final_bytes")
+    rest = unaccounted(name, rank.values, build.engine, build.config, build.ranks)
+    if rest is not None:
+        rank.values["unaccounted_bytes"] = rest
 
 
 def _rename_single(build: Build) -> None:

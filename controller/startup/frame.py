@@ -9,7 +9,7 @@ from typing import Any
 
 from .model import Record
 
-_ANSI = re.compile(rb"(?:\x1b|#033)\[[0-9;?]{0,32}[A-Za-z]")
+_ANSI = re.compile(rb"(?:\x1b|#033)\[[0-9;?]{0,32}[A-Za-z]|\x1b[_\]][^\x07\x1b\n]{0,200}\x07")
 _CRI = re.compile(
     rb"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d))"
     rb" (stdout|stderr) ([PF])(?::\w+)? ?"
@@ -80,6 +80,8 @@ class Frame:
         self._plain(block)
 
     def _plain(self, block: bytes) -> None:
+        if block.startswith(b"\xef\xbb\xbf"):
+            block = block[3:]
         if b"\r" in block:
             block = block.replace(b"\r", b"\n")
         if b"\x1b" in block or b"#033[" in block:

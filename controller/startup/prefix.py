@@ -12,7 +12,9 @@ from typing import Any
 
 from .model import Head
 
-ANSI = re.compile(r"(?:\x1b|\x9b|#033|\\u001b|\\x1b|\^\[)\[[0-9;?]{0,32}[A-Za-z]")
+ANSI = re.compile(
+    r"(?:\x1b|\x9b|#033|\\u001b|\\x1b|\^\[)\[[0-9;?]{0,32}[A-Za-z]|\x1b[_\]][^\x07\x1b\n]{0,200}\x07"
+)
 _STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 _ZONE = r"(?:Z|[+-]\d\d:?\d\d)?"
 # A record glued to what came before it without a line break: progress bars do that.
@@ -59,7 +61,7 @@ _TAG = re.compile(
 )
 _VLLM = re.compile(
     r"(?P<level>DEBUG|INFO|WARNING|ERROR|CRITICAL)"
-    r" (?P<time>\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"
+    r" (?P<time>(?:\d{4}-)?\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?)"
     r" (?:\[?[\w./\-<>]{1,200}:\d{1,6}\] ?)?"
 )
 _LMCACHE = re.compile(

@@ -34,6 +34,7 @@ SGLANG = f"[2026-03-01 11:52:01 TP3] {MESSAGE}"
         "[pod/kimi-0/server] ",
         "[1,3]<stdout>:",
         "3: ",
+        "1772365921.123456 gpu-7 python3[4101]: ",
     ],
 )
 def test_outer_prefixes_come_off(prefix: str) -> None:
@@ -69,6 +70,7 @@ def test_the_journal_names_the_process() -> None:
         ("(APIServer pid=9) INFO 04-12 08:21:19 [loggers.py:1]", None),
         ("INFO 04-12 08:21:19 [v1/worker/gpu_worker.py:298] (EngineCore pid=9)", "_"),
         ("INFO 04-12 08:21:19.123 [gpu_worker.py:298]", None),
+        ("INFO 2026-04-12 08:21:19 [gpu_worker.py:298]", None),
         ("INFO 04-12 08:21:19 model_runner.py:1077]", None),
         ("(RayWorkerWrapper pid=14, ip=192.0.2.60) INFO 03-27 10:29:01 [worker.py:267]", "192.0.2.60/pid14"),
         ("RayWorkerWrapper pid=14) INFO 03-27 10:29:01 [worker.py:267]", "pid14"),
@@ -121,6 +123,11 @@ def test_structured_lines() -> None:
         ' "pid": 9, "message": "Available KV cache memory: 2.31 GiB"}'
     )
     assert (head.text, head.rank, head.pid) == ("Available KV cache memory: 2.31 GiB", "TP2", 9)
+
+
+def test_tensorrt_llm() -> None:
+    head = split_head("[01/16/2026-06:20:17] [TRT-LLM] [RANK 2] [I] hello")
+    assert (head.time, head.rank) == ("01/16/2026-06:20:17", "RANK 2")
 
 
 def test_lmcache() -> None:
