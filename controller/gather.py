@@ -31,6 +31,12 @@ SHAPES = {
     "gpu.wait": "GpuWait",
     "processes.identity": "Identities",
     "signal.send": "SignalResults",
+    "numa.nodes": "NumaNodes",
+    "pagecache.files": "PageCacheFiles",
+    "processes.memory": "ProcessesMemory",
+    "cgroups.memory": "CgroupsMemory",
+    "shm.segments": "ShmSegments",
+    "pagecache.drop": "PageCacheDrop",
 }
 SURVEY = ("host.facts", "host.operations", "gpu.devices", "gpu.processes", "gpu.holders")
 _OUTCOMES = ("ok", "partial", "unsupported", "denied", "timed_out", "failed")
