@@ -27,6 +27,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
+    except KeyboardInterrupt:  # while the program itself was being loaded
+        print("fleetmem: interrupted", file=sys.stderr)
+        status = 130
     return status
 
 
