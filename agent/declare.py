@@ -26,6 +26,7 @@ MODULES = {
     "gpu.holders": "probes.holders",
     "processes.identity": "probes.processes",
     "signal.send": "actions.signal",
+    "numa.nodes": "probes.numa",
 }
 
 CATALOGUE: Dict[str, Union[Probe, Action]] = {}

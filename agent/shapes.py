@@ -399,7 +399,10 @@ class MemorySummary(TypedDict):
 
 
 class MemorySettings(TypedDict):
-    """Settings that decide where memory lands; ``None`` where the host has none of the kind."""
+    """Settings that decide where memory lands; ``None`` where the host has none of the kind.
+
+    ``kernel_command_line``: its words about memory only.
+    """
 
     numa_balancing: int | None
     zone_reclaim_mode: int | None
