@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from fleetmem.agent.probes.sockets import Sockets
 
 PLACE = "@tmp/nccl-socket-"
+RAS_PORT = 28028
+"""Where NCCL answers its own diagnosis tool on loopback, if NCCL_RAS_ADDR names no other."""
+
 EPHEMERAL = (32768, 60999)
 """Linux's own range, where the kernel does not tell."""
 
@@ -36,7 +39,8 @@ def serving(
     """Those of a rank's listening *ports* (by inode) that may serve somebody else.
 
     A port that somebody is connected to serves only ranks where all who are connected are
-    ranks of this host; one without connections where the kernel chose its number.
+    ranks of this host; one without connections where the kernel chose its number, or
+    where it is the one of NCCL's diagnosis.
     """
     low, high = _ephemeral()
     left: Dict[int, int] = {}
@@ -46,7 +50,7 @@ def serving(
             clients = [holders(peer) if peer else None for peer in connected]
             between = all(one is not None and one <= ranks for one in clients)
         else:
-            between = low <= port <= high
+            between = low <= port <= high or port == RAS_PORT
         if not between:
             left[inode] = port
     return left

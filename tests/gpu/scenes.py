@@ -30,7 +30,8 @@ class Scene:
     """One row. ``classes`` by name of a process, ``NAME.child`` for its fork.
 
     ``kill_first``: processes that set the scene by dying, in order; then ``steps`` follow,
-    or in the control run ``ends`` die by SIGKILL, in order.
+    or in the control run ``ends`` die by SIGKILL, in order. ``alone``: no other holder may be
+    on its GPUs. ``conditional``: forks that are signalled only once they are seen to be heirs.
     """
 
     row: str
@@ -50,6 +51,7 @@ class Scene:
     leaders: dict[str, str] = field(default_factory=dict)
     conditional: tuple[str, ...] = ()
     aftermath: bool = False
+    alone: bool = False
 
 
 def scenes(totals_mib: Sequence[int], pinned_gib: int, port: int) -> list[Scene]:
@@ -195,6 +197,7 @@ def _untouched(mib: int) -> Scene:
         steps=(Step(("--gpu", "1"), "nothing_to_do", alive=("holder",)),),
         gpus=(1,),
         needs_gpus=2,
+        alone=True,
     )
 
 
@@ -242,4 +245,5 @@ def _incident(row: str, totals_mib: Sequence[int], pinned_gib: int, port: int) -
         seconds=150,
         conditional=(child,),
         aftermath=True,
+        alone=True,
     )
