@@ -57,7 +57,7 @@ def _one(
     if kind == "negative_kv":
         yield _negative(inv, error, lines)
     elif kind in ("weights_exceed_fraction", "negative_kv_tokens"):
-        yield _weights(inv, lines)
+        yield _weights(inv, error, lines)
     elif kind == "free_below_requested":
         foreign = error["total_bytes"] - error["free_bytes"]
         yield Found("free-below-requested", {**error, "foreign_bytes": foreign}, lines)
@@ -100,14 +100,14 @@ def _negative(inv: Invocation, error: dict[str, Any], lines: list[dict[str, Any]
     return Found("negative-kv", evidence, lines, "unknown")
 
 
-def _weights(inv: Invocation, lines: list[dict[str, Any]]) -> Found:
+def _weights(inv: Invocation, error: dict[str, Any], lines: list[dict[str, Any]]) -> Found:
     """The smallest fraction that leaves a pool is 1 - after / before, recomputed here."""
     before = smallest(inv, "avail_before_load_bytes")
     after = smallest(inv, "available_after_load_bytes")
     evidence: dict[str, Any] = {
         "before_bytes": before[1] if before else None,
         "after_bytes": after[1] if after else None,
-        "fraction": setting(inv, "mem_fraction_static"),
+        "fraction": setting(inv, "mem_fraction_static") or error.get("fraction"),
     }
     if before and after and before[1] > 0:
         evidence["needed_fraction"] = round(1 - after[1] / before[1], 3)

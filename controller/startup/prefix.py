@@ -15,6 +15,8 @@ from .model import Head
 ANSI = re.compile(
     r"(?:\x1b|\x9b|#033|\\u001b|\\x1b|\^\[)\[[0-9;?]{0,32}[A-Za-z]|\x1b[_\]][^\x07\x1b\n]{0,200}\x07"
 )
+# Colours whose escape character was lost on the way, as copied terminals leave them.
+_BARE_COLOUR = re.compile(r"\[\d{1,2}(?:;\d{1,3}){0,4}m(?=[\s(\[A-Z]|$)")
 _STAMP = r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?"
 _ZONE = r"(?:Z|[+-]\d\d:?\d\d)?"
 # A record glued to what came before it without a line break: progress bars do that.
@@ -86,6 +88,8 @@ def pieces(line: str) -> list[str]:
         line = ANSI.sub("", line)
     if "[" not in line and "(" not in line:
         return [line]
+    if "m(" in line or "m " in line[:200]:
+        line = _BARE_COLOUR.sub("", line)
     parts = [part for part in _GLUE.split(line) if part]
     return parts or [line]
 
@@ -224,7 +228,8 @@ def _from_json(text: str, open_: _Open) -> str | None:
         open_.rank = _rank_of(proc, None, open_.pid, None)
     elif isinstance(row.get("tp_rank"), int):
         open_.rank = f"TP{row['tp_rank']}"
-    return message
+    target = row.get("target")
+    return f"{target}: {message}" if isinstance(target, str) and target else message
 
 
 def _message(row: dict[str, Any]) -> str | None:

@@ -446,6 +446,13 @@ def test_token_only_engines(line: str, engine: str, field: str | None, value: in
     assert got == value
 
 
+def test_tgi_is_ready_in_json() -> None:
+    row = '{"timestamp":"2026-03-09T05:08:19Z","level":"INFO","message":"Connected","target":"text_generation_router"}'
+    newest = parse([row]).newest
+    assert newest is not None
+    assert newest.status == "ready"
+
+
 # Errors
 
 

@@ -72,6 +72,8 @@ def test_the_journal_names_the_process() -> None:
         ("INFO 04-12 08:21:19.123 [gpu_worker.py:298]", None),
         ("INFO 2026-04-12 08:21:19 [gpu_worker.py:298]", None),
         ("INFO 04-12 08:21:19 model_runner.py:1077]", None),
+        ("(EngineCore_1 pid=4396) (VllmWorker rank=1 pid=4418) INFO 05-20 22:23:45 [w.py:682]", "rank1"),
+        ("(Worker_TP1 pid=18) (Worker_TP0 pid=17) INFO 04-18 14:33:17 [w.py:69]", "TP0"),
         ("(RayWorkerWrapper pid=14, ip=192.0.2.60) INFO 03-27 10:29:01 [worker.py:267]", "192.0.2.60/pid14"),
         ("RayWorkerWrapper pid=14) INFO 03-27 10:29:01 [worker.py:267]", "pid14"),
         ("(RayWorkerWrapper pid=14, ip=192.0.2.60) (Worker_TP5 pid=14) INFO 03-27 10:29:01 [w.py:1]", "TP5"),
@@ -94,6 +96,14 @@ def test_colours_are_no_text() -> None:
     line = f"\x1b[1;36m(EngineCore_DP0 pid=9)\x1b[0;0m INFO 04-12 08:21:19 [w.py:1] \x1b[32m{MESSAGE}\x1b[0m"
     (piece,) = pieces(line)
     assert split_head(piece).text == MESSAGE
+
+
+def test_colours_without_their_escape() -> None:
+    """Copied terminals lose the escape character."""
+    line = f"[1;36m(VllmWorker rank=1 pid=219)[0;0m INFO 08-31 14:45:44 [w.py:232] {MESSAGE}"
+    (piece,) = pieces(line)
+    head = split_head(piece)
+    assert (head.text, head.rank) == (MESSAGE, "rank1")
 
 
 @pytest.mark.parametrize(
