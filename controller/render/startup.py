@@ -66,21 +66,25 @@ def startup_lines(
     if evidence:
         out += _evidence(invocations, findings)
     out += _unmatched(entry, unmatched)
+    return out + _next(host, entry, findings, evidence)
+
+
+def _next(
+    host: str, entry: Mapping[str, Any], findings: Sequence[Mapping[str, Any]], evidence: bool
+) -> list[Line]:
+    """The commands at the end, each once."""
+    commands = dict.fromkeys(command for one in findings for command in one.get("next") or [])
+    source = entry.get("source")
+    if host.startswith("file:"):
+        where = f"--log {shlex.quote(str(source))}" if source else "--log FILE"
+    else:
+        where = f"-H {host}" + (f" --unit {entry['unit']}" if entry.get("unit") else "")
     if not evidence:
-        source = entry.get("source")
-        where = (
-            f"--log {shlex.quote(str(source))}"
-            if host.startswith("file:") and source
-            else f"-H {host}" + (f" --unit {entry['unit']}" if entry.get("unit") else "")
-        )
-        out.append(
-            (
-                ("  next         ", "dim"),
-                (f"fleetmem audit startup {safe(where)} --lines", "next"),
-                ("    # the log lines", "dim"),
-            )
-        )
-    return out
+        commands[f"fleetmem audit startup {where} --lines"] = None
+    return [
+        ((left("  next" if number == 0 else "", 15), "dim"), (safe(command), "next"))
+        for number, command in enumerate(commands)
+    ]
 
 
 def _header(
@@ -153,7 +157,7 @@ def _column_heads(newest: Mapping[str, Any], older: Sequence[Mapping[str, Any]])
 
 def _when(inv: Mapping[str, Any]) -> str:
     started = str(inv.get("started") or "").replace("T", " ")
-    clock = started[5:16] if started[:4].isdigit() and started[4:5] == "-" else started[:11]
+    clock = started[5:16] if started[:4].isdigit() and started[4:5] == "-" else started[:12].strip()
     return safe(f"{clock} {inv['status']}".strip())
 
 

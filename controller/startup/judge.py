@@ -17,6 +17,7 @@ from .words import fill
 
 Severity = Literal["info", "warn", "critical"]
 ORDER = {"critical": 0, "warn": 1, "info": 2}
+_HOLDER_RULES = ("free-below-requested", "foreign-at-start", "ranks-differ")
 PLAYBOOK = os.path.normpath(
     os.path.join(os.path.dirname(__file__), "..", "..", "playbooks", "startup.yaml")
 )
@@ -114,8 +115,16 @@ def finding(found: Found, host: str, subject: str) -> dict[str, Any]:
         "subject": subject,
         "evidence": evidence,
         "advice": fill(advice, found.evidence) if advice else None,
-        "next": [],
+        "next": _next(found, host),
     }
+
+
+def _next(found: Found, host: str) -> list[str]:
+    """Whole commands for a person; none for a saved log, which has no host behind it."""
+    holder = found.rule in _HOLDER_RULES or found.cause in ("foreign_process", "foreign")
+    if host.startswith("file:") or not holder:
+        return []
+    return [f"fleetmem snapshot -H {host}", f"fleetmem reclaim -H {host} --dry-run"]
 
 
 def worst_severity(findings: Sequence[dict[str, Any]]) -> Severity | None:

@@ -132,6 +132,8 @@ def test_a_foreign_process_is_the_headline() -> None:
     assert round(evidence["foreign_bytes"] / GIB, 2) == 11.13
     assert "avail mem=82.91 GB" in evidence["lines"][0]["text"]
     assert first["advice"].startswith("Free that GPU first")
+    assert first["next"] == ["fleetmem snapshot -H gpu-7", "fleetmem reclaim -H gpu-7 --dry-run"]
+    assert judge(_read("foreign.log"), "file:foreign.log")[0]["next"] == []
 
 
 def test_one_rank_sizes_all() -> None:
