@@ -204,7 +204,9 @@ def _untouched(mib: int) -> Scene:
 def _incident(row: str, totals_mib: Sequence[int], pinned_gib: int, port: int) -> Scene:
     """Workers of a tensor-parallel engine whose launcher was killed.
 
-    One GPU: eight small workers. More: one big worker a GPU with NCCL between them.
+    One GPU: eight small workers, each with NCCL of its own, since two ranks of one group
+    cannot share a GPU. More: one big worker a GPU and NCCL between them. *port* and those
+    after it are for the groups to meet.
     """
     count = len(totals_mib)
     many = count if count > 1 else 8
@@ -221,8 +223,11 @@ def _incident(row: str, totals_mib: Sequence[int], pinned_gib: int, port: int) -
             "pinned_mib": pinned,
             "title": f"VLLM::Worker_TP{i}",
         }
-        if count > 1:
-            spec["nccl"] = {"rank": i, "world": many, "port": port}
+        spec["nccl"] = (
+            {"rank": i, "world": many, "port": port}
+            if count > 1
+            else {"rank": 0, "world": 1, "port": port + i}
+        )
         if i == forked:
             spec["fork"] = True
         if i == shared:
