@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+from _signal import SIG_IGN, SIGINT, signal
 from collections.abc import Sequence
 
 TYPE_CHECKING = False
@@ -24,6 +25,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         status = _run(words)
         sys.stdout.flush()
+        if arguments is None:  # all is said: an interrupt must not make it another status
+            signal(SIGINT, SIG_IGN)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
