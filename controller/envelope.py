@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NotRequired, TypedDict, cast
 
+from fleetmem.controller.memory_shapes import Snapshot
+
 SCHEMA = "fleetmem/1"
 
 HostOutcome = Literal[
@@ -208,6 +210,7 @@ class HostEntry(TypedDict):
     seconds: float | None
     readings: dict[str, Reading]
     reclaim: NotRequired[Reclaim]
+    snapshot: NotRequired[Snapshot]
     resolved: NotRequired[Resolved]
 
 

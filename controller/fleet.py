@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from fleetmem.controller.inventory import Host
     from fleetmem.controller.reclaim.options import ReclaimOptions
     from fleetmem.controller.reclaim.plan import Plan
+    from fleetmem.controller.snapshot import SnapshotOptions
 
 __all__ = ["Fleet", "FleetSettings", "SyncFleet", "approve_all"]
 
@@ -97,6 +98,22 @@ class Fleet:
         run = ReclaimRun(self.hosts, self.settings, options, approve, on_event, stored)
         return await run.run()
 
+    async def snapshot(self, options: SnapshotOptions, on_event: OnEvent = _silent) -> Envelope:
+        """Where every byte of host and GPU memory is now, by backing, owner and location."""
+        from fleetmem.controller.snapshot import snapshot
+
+        self._warn(on_event)
+        return await snapshot(self.hosts, self.settings, options, on_event)
+
+    async def audit(
+        self, playbooks: Sequence[str], on_event: OnEvent = _silent, command: str = "audit"
+    ) -> Envelope:
+        """What *playbooks* (names or files) find over readings; changes nothing."""
+        from fleetmem.controller.playbook_audit import audit
+
+        self._warn(on_event)
+        return await audit(self.hosts, self.settings, playbooks, on_event, command)
+
     def _warn(self, on_event: OnEvent) -> None:
         """Pass on what reading the inventory had to say."""
         for text in self.warnings:
@@ -121,3 +138,11 @@ class SyncFleet:
     ) -> Envelope:
         """See :meth:`Fleet.reclaim`."""
         return asyncio.run(self._fleet.reclaim(options, approve, on_event))
+
+    def snapshot(self, options: SnapshotOptions, on_event: OnEvent = _silent) -> Envelope:
+        """See :meth:`Fleet.snapshot`."""
+        return asyncio.run(self._fleet.snapshot(options, on_event))
+
+    def audit(self, playbooks: Sequence[str], on_event: OnEvent = _silent) -> Envelope:
+        """See :meth:`Fleet.audit`."""
+        return asyncio.run(self._fleet.audit(playbooks, on_event))

@@ -1,0 +1,133 @@
+"""The ``snapshot`` section of the envelope. Sizes are bytes; ``None`` is "not known", never 0."""
+
+from __future__ import annotations
+
+from typing import Any, Literal, TypedDict
+
+Backing = Literal[
+    "file", "anon", "shmem", "hugetlb", "slab", "kernel", "device", "free", "unaccounted"
+]
+BACKINGS: tuple[Backing, ...] = (
+    "file",
+    "anon",
+    "shmem",
+    "hugetlb",
+    "slab",
+    "kernel",
+    "device",
+    "free",
+    "unaccounted",
+)
+Lifetime = Literal["process", "cache", "persistent", "boot"]
+
+NOBODY = "nobody"
+"""The owner of file pages that no process maps."""
+
+
+class NumaNode(TypedDict):
+    """One NUMA node. The parts are disjoint and add up to ``total_bytes``."""
+
+    id: int
+    kind: Literal["cpu", "gpu", "memory"]
+    gpu_uuid: str | None
+    total_bytes: int | None
+    free_bytes: int | None
+    file_bytes: int | None
+    anon_bytes: int | None
+    shmem_bytes: int | None
+    slab_bytes: int | None
+    hugetlb_bytes: int | None
+    kernel_bytes: int | None
+    device_bytes: int | None
+    unaccounted_bytes: int | None
+
+
+class Gpu(TypedDict):
+    """One GPU. ``same_as`` is ``numa:N`` where its memory is that NUMA node: a view of it,
+    never another pile. ``processes_bytes`` is what NVML's lists add up to."""
+
+    index: int
+    uuid: str
+    name: str | None
+    same_as: str | None
+    total_bytes: int | None
+    reserved_bytes: int | None
+    used_bytes: int | None
+    free_bytes: int | None
+    processes_bytes: int | None
+    unaccounted_bytes: int | None
+
+
+class Process(TypedDict):
+    """One process. ``anon_bytes`` and ``shmem_bytes`` are its proportional share where
+    ``shared`` is false, its resident size (others may share it) where true.
+
+    ``gpus`` maps a GPU's uuid to what NVML says it holds there.
+    """
+
+    pid: int
+    start_time: int | None
+    name: str
+    user: str | None
+    owner: str | None
+    anon_bytes: int | None
+    file_bytes: int | None
+    shmem_bytes: int | None
+    swap_bytes: int | None
+    pinned_bytes: int | None
+    shared: bool
+    anon_by_numa_node: dict[str, int] | None
+    gpus: dict[str, int | None]
+
+
+class CachedFile(TypedDict):
+    """One file's pages in memory. ``mapped_by`` lists pids, ``[]`` is nobody, ``None`` unknown."""
+
+    path: str
+    size_bytes: int | None
+    resident_bytes: int | None
+    by_numa_node: dict[str, int] | None
+    dirty_bytes: int | None
+    mapped_by: list[int] | None
+
+
+class Segment(TypedDict):
+    """One object of shared memory, with what keeps it alive."""
+
+    kind: str
+    name: str
+    resident_bytes: int | None
+    by_numa_node: dict[str, int] | None
+    mapped_by: list[int] | None
+    persistent: bool
+
+
+class Row(TypedDict):
+    """One row of the table; rows are disjoint. ``location``: ``numa:N gpu:UUID swap``."""
+
+    backing: Backing
+    owner: str | None
+    location: str
+    lifetime: Lifetime | None
+    bytes: int | None
+    evidence: list[str]
+
+
+class PageCache(TypedDict):
+    """Files in memory, and how much of the file pages they explain."""
+
+    files: list[CachedFile]
+    coverage: dict[str, Any]
+
+
+class Snapshot(TypedDict):
+    """Memory of one host at one moment."""
+
+    phase: str | None
+    boot_id: str | None
+    page_size_bytes: int | None
+    numa_nodes: list[NumaNode]
+    gpus: list[Gpu]
+    processes: list[Process]
+    page_cache: PageCache
+    table: list[Row]

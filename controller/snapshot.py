@@ -1,0 +1,202 @@
+"""``snapshot``: read every host's memory, make its table, judge it, record it."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fleetmem.controller import envelope as env
+from fleetmem.controller import errors, link
+from fleetmem.controller.exit_codes import exit_code
+from fleetmem.controller.judge import Case, judge
+from fleetmem.controller.memory import snapshot as make_section
+from fleetmem.controller.memory_gather import FILES, NODES, Rows, memory_readings, partial, plain
+from fleetmem.controller.memory_views import Look
+from fleetmem.controller.runner import HostEnd, run_hosts
+
+if TYPE_CHECKING:
+    from fleetmem.controller.envelope import Envelope, HostEntry
+    from fleetmem.controller.history import History
+    from fleetmem.controller.inventory import Host
+    from fleetmem.controller.playbook import Playbook
+    from fleetmem.controller.settings import FleetSettings, OnEvent
+
+PLAYBOOKS = ("hbm-page-cache", "memory")
+"""What judges every snapshot."""
+
+_EARLIER_RUNS = 5
+_LISTED_RUNS = 200
+
+
+@dataclass(frozen=True)
+class SnapshotOptions:
+    """``phase`` names the moment; ``files`` are paths to measure besides those found.
+
+    ``scan_files`` false leaves the page cache out: places only, in tenths of a second.
+    """
+
+    phase: str | None = None
+    files: tuple[str, ...] = ()
+    scan_files: bool = True
+
+
+@dataclass
+class MemoryRun:
+    """One look at many hosts: which calls, judged by which playbooks, called what."""
+
+    hosts: Sequence[Host]
+    settings: FleetSettings
+    on_event: OnEvent
+    command: str
+    calls: Mapping[str, Mapping[str, Any]]
+    playbooks: Sequence[Playbook]
+    phase: str | None = None
+    sections: bool = True
+    entries: dict[str, HostEntry] = field(default_factory=dict)
+
+    async def run(self) -> Envelope:
+        """The envelope; what was finished before an interrupt is kept."""
+        run = env.new_run(self.command)
+        self.entries = {host.name: env.new_host(host.name, "not_attempted") for host in self.hosts}
+        linker = link.Linker(self.settings, self.on_event)
+        history = self._open_history()
+        before = self._before(history)
+        if history:
+            history.begin(run, list(self.entries))
+
+        async def work(host: Host, phase: Any) -> HostEnd:
+            begin = time.monotonic()
+            held = await linker.open(host, phase)
+            try:
+                phase("reading")
+                rows = await memory_readings(
+                    held.session, self.calls, lambda rows: self._nodes(host.name, rows, phase)
+                )
+            finally:
+                await held.close()
+            self._fill(host.name, rows)
+            self.entries[host.name]["seconds"] = round(time.monotonic() - begin, 3)
+            return HostEnd(host.name, "partial" if partial(rows) else "ok")
+
+        def ended(end: HostEnd) -> None:
+            entry = self.entries[end.host]
+            entry["outcome"] = end.outcome  # type: ignore[typeddict-item]  # the same words
+            if end.error is not None:
+                entry["error"] = end.error.to_json()  # type: ignore[typeddict-item]
+            self.on_event({"kind": "host_done", "host": end.host, "outcome": end.outcome})
+            if history:
+                history.record_host(run["id"], entry)
+
+        interrupted = None
+        try:
+            await run_hosts(
+                self.hosts,
+                work,
+                fanout=self.settings.fanout,
+                deadline_seconds=self.settings.host_timeout_seconds,
+                on_end=ended,
+                on_phase=lambda host, text: self.on_event(
+                    {"kind": "phase", "host": host, "text": text}
+                ),
+                on_warning=self._warn,
+            )
+        except asyncio.CancelledError:
+            interrupted = errors.EXIT_SIGINT  # what is finished is kept
+        envelope = env.new_envelope(run, list(self.entries), list(self.entries.values()))
+        envelope["findings"] = judge(self.playbooks, self._cases(before))
+        env.finish(envelope, exit_code(envelope, interrupted=interrupted))
+        if history:
+            history.finish(envelope)
+            history.close()
+        return envelope
+
+    def _nodes(self, host: str, rows: Rows, phase: Any) -> None:
+        """The places are known: say so before the files are."""
+        if not self.sections or FILES not in self.calls:
+            return
+        section = make_section(plain(rows), self.phase)
+        self.on_event(
+            {
+                "kind": "places",
+                "host": host,
+                "section": section,
+                "readings": rows,
+            }
+        )
+        phase("page cache")
+
+    def _fill(self, host: str, rows: Rows) -> None:
+        entry = self.entries[host]
+        entry["readings"] = rows
+        if self.sections and plain(rows).get("numa.nodes") is not None:
+            entry["snapshot"] = make_section(plain(rows), self.phase)
+
+    def _cases(self, before: Mapping[str, Mapping[str, Any]]) -> list[Case]:
+        cases = []
+        for name, entry in self.entries.items():
+            now = plain(entry["readings"])
+            if not now:
+                continue
+            old = before.get(name)
+            same = old is not None and _boot(old) is not None and _boot(old) == _boot(now)
+            cases.append(Case(name, Look(now), Look(old) if old and same else None))
+        return cases
+
+    # --- history ---------------------------------------------------------------------------
+
+    def _open_history(self) -> History | None:
+        from fleetmem.controller.history import open_or_warn
+
+        return open_or_warn(self._warn, self.settings.history_dir)
+
+    def _before(self, history: History | None) -> dict[str, dict[str, Any]]:
+        """Each host's readings in its last recorded snapshot, for rules that compare."""
+        grows = any(
+            rule.condition.comparator == "grows" for book in self.playbooks for rule in book.rules
+        )
+        if history is None or not grows:
+            return {}
+        found: dict[str, dict[str, Any]] = {}
+        runs = [row for row in history.runs(_LISTED_RUNS) if row.command == "snapshot"]
+        for row in runs[:_EARLIER_RUNS]:
+            for entry in history.load(row.id)["hosts"]:
+                if entry["host"] in self.entries and entry["readings"]:
+                    found.setdefault(entry["host"], plain(entry["readings"]))
+            if len(found) == len(self.entries):
+                break
+        return found
+
+    def _warn(self, text: str) -> None:
+        self.on_event({"kind": "warning", "text": text})
+
+
+def _boot(readings: Mapping[str, Any]) -> str | None:
+    facts = readings.get("host.facts")
+    return facts["boot_id"] if facts else None
+
+
+async def snapshot(
+    hosts: tuple[Host, ...],
+    settings: FleetSettings,
+    options: SnapshotOptions,
+    on_event: OnEvent,
+) -> Envelope:
+    """One ``snapshot`` section a host, and the findings over all of them."""
+    from fleetmem.controller.playbook import load
+
+    calls: dict[str, dict[str, Any]] = {name: {} for name in NODES}
+    if options.scan_files:
+        calls[FILES] = {"paths": list(options.files)} if options.files else {}
+    run = MemoryRun(
+        hosts=hosts,
+        settings=settings,
+        on_event=on_event,
+        command="snapshot",
+        calls=calls,
+        playbooks=[load(name) for name in PLAYBOOKS],
+        phase=options.phase,
+    )
+    return await run.run()
