@@ -20,6 +20,13 @@ STYLES = {
     "bold": "bold",
     "next": "cyan",
     "foreign": "red",
+    "red": "red",
+    "blue": "blue",
+    "magenta": "magenta",
+    "cyan": "cyan",
+    "grey": "bright_black",
+    "yellow": "yellow",
+    "sure": "bold green",
 }
 WIDTH = 100
 """Columns that every screen keeps within."""
