@@ -83,8 +83,11 @@ class Climb:
         return min(self.release_seconds, 1.0 + 2 * self.plan.expect_seconds)
 
     def back(self) -> bool:
-        """Whether all targets are gone and every GPU is within its bound."""
-        return not self.alive and not self.held_gpus()
+        """Whether all targets are gone and every GPU is within its bound.
+
+        A target that was refused is not waited for: it will not be signalled.
+        """
+        return not (self.alive - set(self.refused)) and not self.held_gpus()
 
     def held_gpus(self) -> list[int]:
         """GPUs with targets that are still above their bound."""
@@ -164,7 +167,7 @@ async def _term(run: Climb) -> None:
 async def _kill(run: Climb) -> None:
     """KILL exact identities that are still there."""
     begin, before = time.monotonic(), dict(run.used)
-    left = [t for t in run.plan.first if t.member.key in run.alive]
+    left = [t for t in run.plan.first if t.member.key in run.alive - set(run.refused)]
     sent = await _signal(run, "KILL", left) if left else []
     limit = max(_KILL_WAIT_SECONDS, 4 * run.plan.expect_seconds)
     await _wait(run, min(run.release_seconds, limit), [t.member.key for t in run.plan.first])
@@ -231,7 +234,7 @@ async def look(run: Climb) -> Survey:
 
 async def _settle(run: Climb, rung: str) -> None:
     """Give memory its predicted time to come back once the processes are gone."""
-    if any(t.member.key in run.alive for t in run.plan.first):
+    if any(t.member.key in run.alive - set(run.refused) for t in run.plan.first):
         return
     if run.held_gpus():
         run.emit({"kind": "phase", "host": run.host, "text": f"{rung}: memory"})
@@ -252,6 +255,7 @@ async def _wait(
     gpus = sorted({*run.gpus, *also})
     bounds = [run.plan.bounds[gpu].bound_bytes if memory else None for gpu in gpus]
     start = [run.used.get(gpu) for gpu in gpus]
+    waiting = [key for key in keys if key not in run.refused]
 
     def on_chunk(data: Any) -> None:
         if isinstance(data, dict) and isinstance(data.get("used_bytes"), list):
@@ -272,8 +276,8 @@ async def _wait(
         {
             "gpus": gpus,
             "below_bytes": bounds,
-            "pids": [key[0] for key in keys],
-            "start_times": [key[1] for key in keys],
+            "pids": [key[0] for key in waiting],
+            "start_times": [key[1] for key in waiting],
             "timeout_seconds": seconds,
         },
         timeout_seconds=seconds + 5.0,
