@@ -38,6 +38,11 @@ def _parser() -> argparse.ArgumentParser:
     start.add_argument(
         "--expose", type=Path, action="append", default=[], help="a path that hosts see too"
     )
+    start.add_argument(
+        "--numa-vm",
+        action="store_true",
+        help="one more host: a virtual machine with two NUMA nodes, one of them a GPU's",
+    )
     start.set_defaults(run=_up)
     end = commands.add_parser("down", help="end a lab; nothing is left")
     end.add_argument("dir", type=Path)
@@ -61,13 +66,24 @@ def _parser() -> argparse.ArgumentParser:
 
 def _up(wish: argparse.Namespace) -> int:
     began = time.monotonic()
-    lab = api.up(wish.dir, wish.n, wish.gpus, wish.gpu_mib, wish.pid, wish.net, wish.expose)
-    summary = {
+    lab = api.up(
+        wish.dir,
+        wish.n,
+        wish.gpus,
+        wish.gpu_mib,
+        wish.pid,
+        wish.net,
+        wish.expose,
+        wish.numa_vm,
+    )
+    summary: dict[str, object] = {
         "dir": str(lab.directory),
         "hosts": len(lab.hosts),
         "inventory": str(lab.inventory),
         "seconds": round(time.monotonic() - began, 2),
     }
+    if wish.numa_vm:
+        summary["numa_vm"] = next(name for name, at in lab.hosts.items() if at.machine)
     print(json.dumps(summary))
     return 0
 
@@ -81,7 +97,7 @@ def _exec(wish: argparse.Namespace) -> int:
     command = wish.command[1:] if wish.command[:1] == ["--"] else wish.command
     if not command:
         raise api.LabError("exec needs a command: exec DIR HOST -- COMMAND")
-    words = [*api.attach(wish.dir).entry(wish.host), "--", *command]
+    words = api.attach(wish.dir).command(wish.host, command)
     environment = dict(api.ENVIRONMENT)
     if "TERM" in os.environ:
         environment["TERM"] = os.environ["TERM"]

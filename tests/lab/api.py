@@ -11,6 +11,7 @@ import contextlib
 import json
 import os
 import select
+import shlex
 import signal
 import socket
 import subprocess
@@ -42,13 +43,17 @@ SECONDS_TO_END = 35.0
 
 @dataclass(frozen=True)
 class Address:
-    """Where a host's sshd listens, and its pid 1 as this machine sees it."""
+    """Where a host's sshd listens, and its pid 1 as this machine sees it.
+
+    ``machine``: a virtual machine; ``init`` is then its QEMU.
+    """
 
     host: str
     address: str
     port: int
     init: int
     start: int
+    machine: bool = False
 
 
 @dataclass(frozen=True)
@@ -68,8 +73,19 @@ class Lab:
         at = self._host(host)
         if kernel.start_time(at.init) != at.start:
             raise LabError(f"{host} is not running")
+        if at.machine:
+            raise LabError(f"{host} is a virtual machine: reach it by ssh")
         namespaces = ["--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup"]
         return ["nsenter", "--target", str(at.init), *namespaces, "--root", "--wd"]
+
+    def command(self, host: str, words: Sequence[str]) -> list[str]:
+        """Full command that runs *words* as root in a host; a machine is entered by ssh."""
+        at = self._host(host)
+        if not at.machine:
+            return [*self.entry(host), "--", *words]
+        if kernel.start_time(at.init) != at.start:
+            raise LabError(f"{host} is not running")
+        return [*self.ssh_command(host), shlex.join(words)]
 
     def exec(
         self, host: str, *command: str, stdin: str | None = None, timeout: float = 60
@@ -77,7 +93,7 @@ class Lab:
         """Runs a command as root inside the host; text in and out. TimeoutExpired after
         ``timeout`` seconds."""
         return subprocess.run(
-            [*self.entry(host), "--", *command],
+            self.command(host, command),
             input="" if stdin is None else stdin,
             capture_output=True,
             text=True,
@@ -156,16 +172,18 @@ def up(
     while_pid: int | None = None,
     net: bool = False,
     expose: Sequence[Path] = (),
+    numa_vm: bool = False,
 ) -> Lab:
     """Starts ``n`` hosts and returns when every sshd answers. Raises LabError.
 
     ``while_pid``: the lab ends when that process does. ``net``: a network namespace for each
     host. ``expose``: paths of this machine that hosts see at the same place, although /root,
-    /tmp, /run and /home are private.
+    /tmp, /run and /home are private. ``numa_vm``: one more host after the ``n``, a virtual
+    machine with two NUMA nodes, the second a GPU's (``n`` may then be 0).
     """
     if os.geteuid() != 0:
         raise LabError("the lab needs root: it makes namespaces and device nodes")
-    if n < 1 or gpus < 0 or gpu_mib < 1:
+    if n < (0 if numa_vm else 1) or gpus < 0 or gpu_mib < 1:
         raise LabError("a lab needs at least one host, no negative number of GPUs, some MiB")
     _require("/usr/sbin/sshd", "/usr/bin/ssh-keygen", "/usr/bin/nsenter")
     directory = Path(os.path.abspath(directory))
@@ -177,6 +195,7 @@ def up(
         "gpu_mib": gpu_mib,
         "while_pid": while_pid,
         "net": net,
+        "numa_vm": numa_vm,
         "expose": [os.path.abspath(path) for path in expose],
         "fd": theirs.fileno(),
     }
@@ -208,7 +227,7 @@ def attach(directory: Path) -> Lab:
     found = state.load(directory)["hosts"]
     assert isinstance(found, dict)
     hosts = {
-        name: Address(name, row["address"], row["port"], row["init"], row["start"])
+        name: Address(name, row["address"], row["port"], row["init"], row["start"], row["machine"])
         for name, row in found.items()
     }
     return Lab(directory, hosts)
@@ -263,11 +282,12 @@ def lab(
     gpu_mib: int = 97887,
     net: bool = False,
     expose: Sequence[Path] = (),
+    numa_vm: bool = False,
 ) -> Iterator[Lab]:
     """A lab in a scratch directory that ends with the block, and with this process."""
     with tempfile.TemporaryDirectory(prefix="fleetmem-lab-") as scratch:
         directory = Path(scratch) / "lab"
-        running = up(directory, n, gpus, gpu_mib, os.getpid(), net, expose)
+        running = up(directory, n, gpus, gpu_mib, os.getpid(), net, expose, numa_vm)
         try:
             yield running
         finally:

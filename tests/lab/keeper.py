@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.lab import address, build, devices, files, host, kernel, state
+from tests.lab import address, build, devices, files, host, kernel, numa_vm, state
 
 SECONDS_TO_ANSWER = 30.0
 SECONDS_TO_DIE = 30.0  # the machine's pid 1 may be slow to reap what `exec` left
@@ -112,7 +112,7 @@ def _start(
     numbers, running.consoles = devices.gpu_numbers(gpus, directory)
     net = bool(wish["net"])
     extra = files.sshd_extra()
-    base, reservation = address.reserve(str(directory), count)
+    base, reservation = address.reserve(str(directory), count + 1)
     names = [f"gh200-{index:02d}" for index in range(1, count + 1)]
     key = state.client_key(directory)
     specs = [
@@ -140,10 +140,20 @@ def _start(
         pipes[pipe] = spec.name
         if listener is not None:
             listener.close()
-    state.record(directory, running.created, specs, running.pids)
+    seconds = SECONDS_TO_ANSWER
+    machines: tuple[str, ...] = ()
+    if wish.get("numa_vm"):
+        spec = _numa_spec(wish, specs, str(built), base, count)
+        vm = numa_vm.prepare(spec, key)
+        pid, pipe = _fork_vm(vm)
+        running.pids[spec.name] = pid
+        pipes[pipe] = spec.name
+        specs.append(spec)
+        machines, seconds = (spec.name,), numa_vm.SECONDS_TO_ANSWER
+    state.record(directory, running.created, specs, running.pids, machines)
     _await_exec(pipes)
-    _await_answers(specs, starter, stop)
-    state.write_client_files(directory, specs)
+    _await_answers(specs, starter, stop, seconds)
+    state.write_client_files(directory, specs, machines)
     # Kept open on purpose: the address range is ours while this process lives.
     reservation.detach()
     return {"hosts": {spec.name: f"{spec.address}:{spec.port}" for spec in specs}}
@@ -160,6 +170,37 @@ def _fork_host(spec: files.HostSpec, listener: socket.socket | None) -> tuple[in
         _child(lambda: host.become(spec, listener), writer, keeper)
     kernel.setns(own, kernel.CLONE_NEWPID)
     os.close(own)
+    os.close(writer)
+    return pid, reader
+
+
+def _numa_spec(
+    wish: dict[str, Any], specs: list[files.HostSpec], built: str, base: str, count: int
+) -> files.HostSpec:
+    """One more host: the machine with two NUMA nodes."""
+    name = f"gh200-{count + 1:02d}"
+    return files.HostSpec(
+        name=name,
+        address=base.format(*divmod(count + 2, 250)),
+        port=address.PORT,
+        home=str(Path(wish["dir"]) / name),
+        build=built,
+        loader_cache="",
+        gpus=(),
+        gpu_mib=numa_vm.GPU_MIB,
+        sshd_extra="",
+        net=False,
+        expose=(),
+    )
+
+
+def _fork_vm(vm: numa_vm.Vm) -> tuple[int, int]:
+    """Like :func:`_fork_host`, for a machine: it has kernels and namespaces of its own."""
+    reader, writer = os.pipe2(os.O_CLOEXEC)
+    keeper = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        _child(lambda: numa_vm.become(vm), writer, keeper)
     os.close(writer)
     return pid, reader
 
@@ -188,14 +229,17 @@ def _await_exec(pipes: dict[int, str]) -> None:
                 raise build.LabError(f"{name} did not start: {said.decode(errors='replace')}")
 
 
-def _await_answers(specs: list[files.HostSpec], starter: socket.socket, stop: int) -> None:
-    deadline = time.monotonic() + SECONDS_TO_ANSWER
+def _await_answers(
+    specs: list[files.HostSpec], starter: socket.socket, stop: int, seconds: float
+) -> None:
+    deadline = time.monotonic() + seconds
     waiting = list(specs)
     while waiting:
         waiting = [spec for spec in waiting if not address.answers(spec.address)]
         if not waiting:
             return
-        if time.monotonic() > deadline:
+        ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        if ended is not None or time.monotonic() > deadline:
             raise build.LabError(f"{waiting[0].name}: sshd does not answer{_log(waiting[0])}")
         if select.select([starter.fileno(), stop], [], [], 0.01)[0]:
             raise build.LabError("interrupted")

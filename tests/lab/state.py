@@ -57,8 +57,9 @@ def record(
     created: bool,
     specs: Sequence[HostSpec] = (),
     pids: Mapping[str, int] | None = None,
+    machines: Sequence[str] = (),
 ) -> None:
-    """Replaces the record: this process, and the hosts with their pid 1."""
+    """Replaces the record: this process, and the hosts with their pid 1 (or QEMU)."""
     pids = pids or {}
     hosts = {
         spec.name: {
@@ -66,6 +67,7 @@ def record(
             "port": spec.port,
             "init": pids[spec.name],
             "start": kernel.start_time(pids[spec.name]),
+            "machine": spec.name in machines,
         }
         for spec in specs
     }
@@ -87,8 +89,10 @@ def client_key(directory: Path) -> str:
     return (directory / "id_ed25519.pub").read_text("ascii")
 
 
-def write_client_files(directory: Path, specs: list[HostSpec]) -> None:
-    """known_hosts and inventory.yaml."""
+def write_client_files(
+    directory: Path, specs: list[HostSpec], machines: Sequence[str] = ()
+) -> None:
+    """known_hosts and inventory.yaml; *machines* are a group ``numa`` of their own too."""
     known, rows = [], []
     for spec in specs:
         kind, key = Path(spec.home, "ssh_host_ed25519_key.pub").read_text("ascii").split()[:2]
@@ -109,7 +113,9 @@ def write_client_files(directory: Path, specs: list[HostSpec]) -> None:
         f'  known_hosts: "{quoted}/known_hosts"\n'
         "groups:\n"
         f'  lab: {{hosts: "{folded}"}}\n'
-        "hosts:\n" + "".join(rows),
+        + "".join(f'  numa: {{hosts: "{name}"}}\n' for name in machines)
+        + "hosts:\n"
+        + "".join(rows),
     )
 
 
