@@ -1,7 +1,8 @@
 """Serve: reads frames, runs each call in a child process, sends what comes back.
 
 Nothing that can hang runs here. NVML lives in one child of its own that keeps its session
-for the whole connection; every other call gets a fresh child. The lock on the host is held
+for the whole connection; calls that name the same ``share`` have one child after another;
+every other call gets a fresh child. The lock on the host is held
 here and closed first in each child, so that it ends with this process and with no other.
 """
 
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 VERSION = "0.1.0"
 _OUTPUT_LIMIT_BYTES = 64 * 1024 * 1024
 _REAP_SECONDS = 1.0
+_NVML = "nvml"
 
 
 class _Bye(Exception):
@@ -72,6 +74,17 @@ def _private(number: int) -> int:
     return int(fcntl(number, F_DUPFD_CLOEXEC, 10))
 
 
+class _Shared:
+    """Calls that share one child, one after another. NVML's are never given a second child
+    after the first one hung."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.child: Optional[Child] = None
+        self.queue: List[Dict[str, Any]] = []
+        self.stuck: Optional[str] = None
+
+
 class _Server:
     def __init__(self, incoming: int, outgoing: int, lease: int) -> None:
         self.incoming = incoming
@@ -80,9 +93,7 @@ class _Server:
         self.decoder = wire.Decoder()
         self.children: Dict[int, Child] = {}
         self.abandoned: Set[int] = set()
-        self.nvml: Optional[Child] = None
-        self.nvml_stuck: Optional[str] = None
-        self.nvml_queue: List[Dict[str, Any]] = []
+        self.shared: Dict[str, _Shared] = {}
         self.lock: Optional[int] = None
         self.sent_bytes = 0
         self.poll = select.poll()
@@ -185,9 +196,10 @@ class _Server:
             self.answer(message, FAILED, "%s: %s" % (type(error).__name__, error))
             return
         message.setdefault("timeout_seconds", declared.timeout_seconds)
-        if getattr(declared, "nvml", False):
-            self.nvml_queue.append(message)
-            self._next_nvml()
+        share = _NVML if getattr(declared, "nvml", False) else message.get("share")
+        if isinstance(share, str) and not isinstance(declared, Action):
+            self.shared.setdefault(share, _Shared(share)).queue.append(message)
+            self._next(self.shared[share])
             return
         name = "fleetmem-act" if isinstance(declared, Action) else "fleetmem-call"
         self._adopt(Child.start(name, self._closed_in_children(), run_once, message), message)
@@ -202,27 +214,36 @@ class _Server:
         child.take(call)
         self.poll.register(child.output, select.POLLIN)
 
-    def _next_nvml(self) -> None:
+    def _next(self, shared: _Shared) -> None:
+        """Give the shared child its next call; start it where there is none."""
         from fleetmem.agent.model import FAILED
 
-        while self.nvml_queue and (self.nvml is None or self.nvml.call is None):
-            if self.nvml is None and self.nvml_stuck is None:
-                self.nvml_stuck = stuck_nvml()
-            if self.nvml_stuck is not None:
-                self.answer(self.nvml_queue.pop(0), FAILED, self.nvml_stuck)
+        while shared.queue and (shared.child is None or shared.child.call is None):
+            if shared.child is None and shared.name == _NVML and shared.stuck is None:
+                shared.stuck = stuck_nvml()
+            call = shared.queue.pop(0)
+            if shared.stuck is not None:
+                self.answer(call, FAILED, shared.stuck)
                 continue
-            call = self.nvml_queue.pop(0)
-            if self.nvml is None:
-                self.nvml = Child.start("fleetmem-nvml", self._closed_in_children(), run_session)
-                self._adopt(self.nvml, call)
+            if shared.child is None:
+                name = "fleetmem-nvml" if shared.name == _NVML else "fleetmem-call"
+                shared.child = Child.start(name, self._closed_in_children(), run_session)
+                self._adopt(shared.child, call)
             else:
-                self.nvml.take(call)
-            self.nvml.request(call)
+                shared.child.take(call)
+            shared.child.request(call)
+
+    def _sharing(self, child: Child) -> Optional[_Shared]:
+        for shared in self.shared.values():
+            if shared.child is child:
+                return shared
+        return None
 
     def _finished(self, child: Child) -> None:
         child.take(None)
-        if child is self.nvml:
-            self._next_nvml()
+        shared = self._sharing(child)
+        if shared is not None:
+            self._next(shared)
 
     def _gone(self, child: Child) -> None:
         """The child closed its pipe: collect it; a call it left open has failed."""
@@ -237,9 +258,16 @@ class _Server:
         if child.call is not None:
             self.answer(child.call, FAILED, "the call's process %s" % (ending or "hangs"))
             child.call = None
-        if child is self.nvml:
-            self.nvml = None
-            self._next_nvml()
+        self._replace(child)
+
+    def _replace(self, child: Child, stuck: Optional[str] = None) -> None:
+        """A child is gone: what it shared goes on in another, or is answered with *stuck*."""
+        shared = self._sharing(child)
+        if shared is not None:
+            shared.child = None
+            if shared.name == _NVML:
+                shared.stuck = stuck
+            self._next(shared)
 
     def _overdue(self, child: Child) -> None:
         from fleetmem.agent.model import TIMED_OUT
@@ -255,13 +283,12 @@ class _Server:
         self._sweep()
         if ending is None:
             reason += "; process %d (%s) cannot be ended" % (child.pid, child.name)
-        if child is self.nvml:
-            self.nvml = None
-            self.nvml_stuck = "nvml_hung: NVML gave " + reason
-            reason = self.nvml_stuck
+        shared = self._sharing(child)
+        if shared is not None and shared.name == _NVML:
+            reason = "nvml_hung: NVML gave " + reason
         if call is not None:
             self.answer(call, TIMED_OUT, reason)
-        self._next_nvml()
+        self._replace(child, reason)
 
     def _sweep(self) -> None:
         """End what an ended call left behind: as a subreaper, serve has inherited it."""
@@ -280,9 +307,10 @@ class _Server:
     def _cancel(self, wanted: Any) -> None:
         from fleetmem.agent.model import FAILED
 
-        for call in [c for c in self.nvml_queue if c["id"] == wanted]:
-            self.nvml_queue.remove(call)
-            self.answer(call, FAILED, "cancelled")
+        for shared in self.shared.values():
+            for call in [c for c in shared.queue if c["id"] == wanted]:
+                shared.queue.remove(call)
+                self.answer(call, FAILED, "cancelled")
         for child in list(self.children.values()):
             if child.call is not None and child.call["id"] == wanted:
                 call, child.call = child.call, None
@@ -291,10 +319,8 @@ class _Server:
                 if child.end(_REAP_SECONDS) is None:
                     self.abandoned.add(child.pid)
                 self._sweep()
-                if child is self.nvml:
-                    self.nvml = None
                 self.answer(call, FAILED, "cancelled")
-                self._next_nvml()
+                self._replace(child)
 
     # --- the lock --------------------------------------------------------------------------
 

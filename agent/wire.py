@@ -3,7 +3,7 @@
 Messages, each with ``type``:
 
 down (controller to agent)
-    ``call``    id, name, args, timeout_seconds
+    ``call``    id, name, args, timeout_seconds, share (calls of one name share a child)
     ``cancel``  id
     ``lock``    id, operation, timeout_seconds       (answered by ``result``)
     ``unlock``  id                                   (answered by ``result``)

@@ -31,6 +31,8 @@ SHAPES = {
     "gpu.wait": "GpuWait",
     "processes.identity": "Identities",
     "signal.send": "SignalResults",
+    "journal.read": "JournalRead",
+    "engine.find": "EngineLogs",
     "numa.nodes": "NumaNodes",
     "pagecache.files": "PageCacheFiles",
     "processes.memory": "ProcessesMemory",
@@ -40,6 +42,7 @@ SHAPES = {
 }
 SURVEY = ("host.facts", "host.operations", "gpu.devices", "gpu.processes", "gpu.holders")
 _OUTCOMES = ("ok", "partial", "unsupported", "denied", "timed_out", "failed")
+_SHARE = "survey"
 _CODE = re.compile(r"([a-z][a-z0-9_]{2,40}): ")
 
 
@@ -91,11 +94,13 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 
 async def readings(session: Session) -> dict[str, Reading]:
     """All that a survey needs: one round trip, and one more for the identities."""
-    found = await asyncio.gather(*(ask(session, name) for name in SURVEY))
+    found = await asyncio.gather(*(ask(session, name, share=_SHARE) for name in SURVEY))
     rows = dict(zip(SURVEY, found, strict=True))
     pids = pids_to_identify(rows)
     if pids:
-        rows["processes.identity"] = await ask(session, "processes.identity", {"pids": pids})
+        rows["processes.identity"] = await ask(
+            session, "processes.identity", {"pids": pids}, share=_SHARE
+        )
     else:
         empty = {"processes": [], "gone": [], "denied": 0}
         rows["processes.identity"] = {
