@@ -17,6 +17,8 @@ _CRI = re.compile(
 _CRI_FULL = re.compile(
     rb"(?m)^(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d{1,9})?(?:Z|[+-]\d\d:\d\d)) std(?:out|err) F "
 )
+_QUOTED_ANSI = re.compile(rb"\\u001b\[[0-9;?]{0,32}[A-Za-z]")
+_FULL_ENTRY = b'\\n","'
 BLOCK_BYTES = 1 << 18
 MAX_LINE_BYTES = 64 << 20
 
@@ -29,8 +31,14 @@ class Frame:
     same lines.
     """
 
-    def __init__(self, block: Callable[[bytes], None], record: Callable[[Record], None]) -> None:
+    def __init__(
+        self,
+        block: Callable[[bytes], None],
+        record: Callable[[Record], None],
+        docker: Callable[[bytes, bytes], None],
+    ) -> None:
         self._block = block
+        self._docker = docker
         self._record = record
         self._rest: list[bytes] = []
         self._rest_bytes = 0
@@ -69,8 +77,17 @@ class Frame:
             self._lines(whole)
 
     def _lines(self, block: bytes) -> None:
-        if b'{"log":' in block or b'"__REALTIME_TIMESTAMP"' in block:
+        if b'"__REALTIME_TIMESTAMP"' in block:
             self._json(block)
+            return
+        if b'{"log":' in block:
+            if self._partial or block.count(b'{"log":') != block.count(_FULL_ENTRY):
+                self._json(block)
+            else:  # every entry is a whole line: only those that matter are decoded
+                view = block.replace(b'\\"', b'"')
+                if b"\\u001b" in view:
+                    view = _QUOTED_ANSI.sub(b"", view)
+                self._docker(block, view)
             return
         if b" stdout " in block or b" stderr " in block:
             if b" stdout P" in block or b" stderr P" in block or self._partial:
@@ -118,17 +135,31 @@ class Frame:
                     plain = []
                 self._record(_journal_record(row))
             elif row is not None and isinstance(row.get("log"), str):
-                log = row["log"].encode("utf-8", "surrogatepass")
-                stamp = str(row.get("time") or "").encode()
-                text = self._joined(
-                    str(row.get("stream")), stamp, log.rstrip(b"\r\n"), log.endswith(b"\n")
-                )
+                log, stamp = _docker_text(row)
+                full = log.endswith(b"\n")
+                text = self._joined(str(row.get("stream")), stamp, log.rstrip(b"\r\n"), full)
                 if text is not None:
                     plain.append(text)
             else:
                 plain.append(line)
         if plain:
             self._plain(b"\n".join(plain))
+
+
+def _docker_text(row: dict[str, Any]) -> tuple[bytes, bytes]:
+    log = row["log"].encode("utf-8", "surrogatepass")
+    return log, str(row.get("time") or "").encode("utf-8", "replace")
+
+
+def docker_lines(line: bytes) -> list[bytes]:
+    """The text lines of one whole docker entry, each with its time before it."""
+    row = _row(line)
+    if row is None or not isinstance(row.get("log"), str):
+        return [line]
+    log, stamp = _docker_text(row)
+    log = _ANSI.sub(b"", log)
+    parts = [part for part in log.replace(b"\r", b"\n").split(b"\n") if part]
+    return [stamp + b" " + part for part in parts]
 
 
 def _row(line: bytes) -> dict[str, Any] | None:

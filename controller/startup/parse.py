@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from .frame import Frame
+from .frame import Frame, docker_lines
 from .model import Head, Line, Record, Startup
 from .patterns import Pattern, Patterns, builtin
 from .prefix import pieces, split_head
@@ -42,7 +42,7 @@ class Parser:
             for word in pattern.find:
                 self._words.setdefault(word, []).append(number)
         self._sieve = Sieve(chosen.seeds)
-        self._frame = Frame(self._block, self._whole_record)
+        self._frame = Frame(self._block, self._whole_record, self._docker)
         self._reducer = Reducer()
         self._unmatched: list[str] = []
         self._unmatched_count = 0
@@ -72,6 +72,11 @@ class Parser:
     def _block(self, block: bytes) -> None:
         for line in self._sieve.hits(block):
             self._line(line.decode("utf-8", "replace"), None)
+
+    def _docker(self, block: bytes, view: bytes) -> None:
+        for entry in self._sieve.hits(block, view):
+            for line in docker_lines(entry):
+                self._line(line.decode("utf-8", "replace"), None)
 
     def _whole_record(self, record: Record) -> None:
         known = Head(

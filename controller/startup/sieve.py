@@ -40,11 +40,14 @@ class Sieve:
         self._all = any(not gate for gate in gates)
         self._dull: set[bytes] = set()
 
-    def hits(self, block: bytes) -> list[bytes]:
-        """The lines of *block* (separated by newlines) that hold a seed, in order."""
+    def hits(self, block: bytes, view: bytes | None = None) -> list[bytes]:
+        """The lines of *block* (separated by newlines) that hold a seed, in order.
+
+        *view* is looked at in its place where given: the same lines, without their quoting.
+        """
         dull = self._dull
         fresh: list[tuple[bytes, bytes]] = []
-        shapes = block.translate(None, _DROP).split(b"\n")
+        shapes = (block if view is None else view).translate(None, _DROP).split(b"\n")
         for line, shape in zip(block.split(b"\n"), shapes, strict=True):
             if shape not in dull:
                 fresh.append((line, shape))

@@ -34,14 +34,15 @@ def _bytes(data: bytes) -> Startup:
     return parser.finish()
 
 
-def _docker(lines: list[str], cut: int | None = None) -> bytes:
+def _docker(lines: list[str], cut: int | None = None, tight: bool = True) -> bytes:
     rows = []
     for line in lines:
         text = line + "\n"
         parts = [text] if cut is None else [text[i : i + cut] for i in range(0, len(text), cut)]
         for part in parts:
             row = {"log": part, "stream": "stdout", "time": "2026-03-01T11:00:00.1Z"}
-            rows.append(json.dumps(row))
+            # docker writes no blanks; other writers do
+            rows.append(json.dumps(row, separators=(",", ":")) if tight else json.dumps(row))
     return ("\n".join(rows) + "\n").encode()
 
 
@@ -64,12 +65,28 @@ def test_containers_give_the_same() -> None:
     assert plain[-1]["ranks"]["TP3"]["max_tokens"] == 159277
     assert _answer(_bytes(_docker(lines))) == plain
     assert _answer(_bytes(_docker(lines, 37))) == plain
+    assert _answer(_bytes(_docker(lines, tight=False))) == plain
+    assert _answer(_bytes(_docker(lines, 37, tight=False))) == plain
     assert _answer(_bytes(_cri(lines))) == plain
     assert _answer(_bytes(_cri(lines, 41))) == plain
     stamped = [f"2026-03-01T11:00:00.1Z {line}" for line in lines]
     assert _answer(parse(stamped)) == plain
     composed = [f"sglang-1  | {line}" for line in lines]
     assert _answer(parse(composed)) == plain
+
+
+def test_docker_entries_may_be_coloured_and_quoted() -> None:
+    """Escapes of JSON between the words of a pattern hide nothing."""
+    lines = [
+        "[2026-03-01 11:51:48 TP0] Load \x1b[1mweight\x1b[0m begin. avail mem=94.04 GB",
+        'time=2026-05-05T01:30:33Z level=INFO msg="model weights" device=CUDA1 size="14.0 GiB"',
+        "  0%| 0/7\r 50%| 3/7\r[2026-03-01 11:51:49 TP0] Memory pool end. avail mem=9.00 GB",
+    ]
+    newest = _bytes(_docker(lines)).newest
+    assert newest is not None
+    assert newest.ranks["TP0"]["avail_before_load_bytes"] == round(94.04 * 2**30)
+    assert newest.ranks["TP0"]["avail_after_pool_bytes"] == 9 * 2**30
+    assert newest.ranks["CUDA1"]["weights_bytes"] == 14 * 2**30
 
 
 def test_journal_records_give_the_same() -> None:
