@@ -34,7 +34,7 @@ def audit_logs(
     found: list[dict[str, Any]] = []
     startups: dict[str, Startup] = {}
     for path in paths:
-        name = _host_name(path, startups)
+        name = _host_name(path, {one["host"] for one in hosts})
         try:
             startup = read_log(path, engine=engine, patterns=patterns)
         except (OSError, EOFError) as error:
@@ -89,9 +89,16 @@ def _all(file: IO[bytes] | Any) -> Iterator[bytes]:
         yield data
 
 
-def _host_name(path: str, taken: dict[str, Startup]) -> str:
+def _host_name(path: str, taken: set[str]) -> str:
+    """``file:NAME``, with the whole path where the name alone is taken, numbered if need be."""
     name = "file:-" if path == "-" else f"file:{os.path.basename(path)}"
-    return name if name not in taken else f"file:{path}"
+    if name in taken:
+        name = f"file:{path}"
+    number = 2
+    while name in taken:
+        name = f"file:{path}#{number}"
+        number += 1
+    return name
 
 
 def _failed(name: str, path: str, error: Exception) -> dict[str, Any]:

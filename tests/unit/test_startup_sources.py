@@ -205,6 +205,9 @@ def test_two_files_of_one_name(tmp_path: Path) -> None:
     answer = audit_logs([str(tmp_path / "a" / "x.log"), str(tmp_path / "b" / "x.log")])
     names = [one["host"] for one in answer["hosts"]]
     assert len(set(names)) == 2
+    missing = str(tmp_path / "none" / "y.log")
+    again = audit_logs([missing, str(tmp_path / "other" / "y.log"), missing])
+    assert len({one["host"] for one in again["hosts"]}) == 3
 
 
 def test_the_odd_host_of_a_group(tmp_path: Path) -> None:
