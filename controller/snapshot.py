@@ -56,10 +56,12 @@ class MemoryRun:
     phase: str | None = None
     sections: bool = True
     entries: dict[str, HostEntry] = field(default_factory=dict)
+    run_id: str = ""
 
     async def run(self) -> Envelope:
         """The envelope; what was finished before an interrupt is kept."""
         run = env.new_run(self.command)
+        self.run_id = run["id"]
         self.entries = {host.name: env.new_host(host.name, "not_attempted") for host in self.hosts}
         linker = link.Linker(self.settings, self.on_event)
         history = self._open_history()
@@ -123,7 +125,8 @@ class MemoryRun:
                 "kind": "places",
                 "host": host,
                 "section": section,
-                "readings": rows,
+                "entry": {**self.entries[host], "readings": rows},
+                "run": self.run_id,
             }
         )
         phase("page cache")

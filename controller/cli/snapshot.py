@@ -1,0 +1,98 @@
+"""``fleetmem snapshot``: where every byte is now."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from typing import Any
+
+import click
+
+from fleetmem.controller.cli import engine
+from fleetmem.controller.cli.live import Live
+from fleetmem.controller.cli.options import Command, Common, common, option
+from fleetmem.controller.cli.screen import Screen
+from fleetmem.controller.envelope import Envelope
+from fleetmem.controller.exit_codes import exit_code
+from fleetmem.controller.render.line import WIDTH
+from fleetmem.controller.render.snapshot import host_lines, snapshot_lines
+from fleetmem.controller.render.table_rows import table_rows
+from fleetmem.controller.snapshot import SnapshotOptions
+
+_ABOUT = """Show every byte of host and GPU memory by backing, owner, place and lifetime.
+
+Changes nothing. File pages are traced to files; --files adds paths to look at.
+"""
+
+
+def _phase(value: str) -> str:
+    """One word that names a moment, such as before-load."""
+    if not value or len(value) > 40 or not all(c.isalnum() or c in "-_." for c in value):
+        raise click.BadParameter(f"{value!r} is no phase; write letters, digits and dashes")
+    return value
+
+
+@click.command("snapshot", cls=Command, help=_ABOUT)
+@click.argument("more", nargs=-1, metavar="[PATH]...")
+@option(
+    "--phase",
+    type=_phase,
+    metavar="NAME",
+    help="What moment this is: before-load, after-load, after-init, after-action, or any word.",
+)
+@option(
+    "--files",
+    multiple=True,
+    metavar="PATH",
+    help="Files, directories or globs to measure too; repeatable, further paths may follow.",
+)
+@option("--no-files", is_flag=True, place="advanced", help="Leave the page cache out.")
+@common(hosts="required")
+def command(
+    common: Common, more: tuple[str, ...], phase: str | None, files: tuple[str, ...], no_files: bool
+) -> int:
+    """Parse, run, show; the process status."""
+    paths = tuple(dict.fromkeys([*files, *more]))
+    if more and not files:
+        raise click.UsageError(f"{more[0]!r}: write --files before paths")
+    if paths and no_files:
+        raise click.UsageError("--files and --no-files exclude each other")
+    options = SnapshotOptions(phase=phase, files=paths, scan_files=not no_files)
+    screen = Screen(common)
+    try:
+        fleet = engine.load_fleet(common)
+        status = _snapshot(fleet, options, common, screen)
+        screen.close()
+    finally:
+        screen.discard()
+    return status
+
+
+def _snapshot(fleet: Any, options: SnapshotOptions, common: Common, screen: Screen) -> int:
+    live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
+    width = shutil.get_terminal_size().columns if screen.watched else WIDTH
+    shown = False
+
+    def on_event(event: Mapping[str, Any]) -> None:
+        nonlocal shown
+        live.on_event(event)
+        if event["kind"] == "places" and len(fleet.hosts) == 1 and screen.table:
+            shown = True
+            live.show(host_lines(event["entry"], event["section"], event["run"], min(width, WIDTH)))
+
+    async def work() -> Envelope:
+        async with live.ticking():
+            envelope: Envelope = await fleet.snapshot(options, on_event)
+            return envelope
+
+    envelope, signal_code = engine.run(work, live.note)
+    status = exit_code(
+        envelope,
+        fail_on=None if common.fail_on == "never" else common.fail_on,
+        interrupted=signal_code,
+    )
+    envelope["run"]["exit_code"] = status
+    asked = bool(options.files)
+    screen.lines(snapshot_lines(envelope, asked, min(width, WIDTH), places_shown=shown))
+    screen.rows(envelope, table_rows(envelope, common.output == "csv"))
+    return status

@@ -1,0 +1,192 @@
+"""The tables below the places: file pages by directory, and processes. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from fleetmem.controller.aggregate import fold_numbers
+from fleetmem.controller.memory_shapes import CachedFile, Snapshot
+from fleetmem.controller.memory_table import directory
+from fleetmem.controller.render.line import Line, left, right
+from fleetmem.controller.render.safe import safe
+from fleetmem.controller.render.size import GIB, NONE, count, gib, thousands
+
+_ROWS = 8
+_NAME = 34
+_GPU_COLUMNS = 3
+_SHARE = 20
+"""One part in twenty (5 %) makes a table worth showing."""
+
+
+@dataclass
+class _Group:
+    """Files of one directory and ending, with the same mappers."""
+
+    name: str
+    mapped_by: str
+    files: int = 0
+    total: int = 0
+    dirty: int = 0
+    by_node: dict[str, int] = field(default_factory=dict)
+
+
+def wants_files(section: Snapshot, asked: bool) -> bool:
+    """Whether the file table is shown: file pages are 5 % of a GPU's node, or it was asked for."""
+    return bool(section["page_cache"]["files"]) and (
+        asked
+        or any(
+            node["kind"] == "gpu"
+            and (node["file_bytes"] or 0) * _SHARE >= (node["total_bytes"] or 1)
+            for node in section["numa_nodes"]
+        )
+    )
+
+
+def file_lines(section: Snapshot) -> list[Line]:
+    """Files folded by directory, the most on a GPU's node first."""
+    gpu = [n for n in section["numa_nodes"] if n["kind"] == "gpu" and n["total_bytes"]]
+    gpu.sort(key=lambda node: -(node["file_bytes"] or 0))
+    own = [str(node["id"]) for node in gpu[:_GPU_COLUMNS]]
+    rest = [str(n["id"]) for n in section["numa_nodes"] if str(n["id"]) not in own]
+    columns = [[name] for name in own] + ([rest] if rest else [])
+    groups = _groups(section["page_cache"]["files"])
+    groups.sort(key=lambda one: (-sum(one.by_node.get(n, 0) for n in own), -one.total))
+    shown, others = groups[:_ROWS], groups[_ROWS:]
+    lines = [_head(columns)]
+    lines += [_row(group, columns) for group in shown]
+    if others:
+        lines.append(_row(_together(others), columns))
+    return [*lines, *_untraced(section, columns)]
+
+
+def _groups(files: Sequence[CachedFile]) -> list[_Group]:
+    found: dict[tuple[str, str], _Group] = {}
+    for one in files:
+        if not one["resident_bytes"]:
+            continue
+        key = (directory(one["path"]), _mapped(one["mapped_by"]))
+        group = found.setdefault(key, _Group(*key))
+        group.files += 1
+        group.total += one["resident_bytes"]
+        group.dirty += one["dirty_bytes"] or 0
+        for node, size in (one["by_numa_node"] or {}).items():
+            group.by_node[node] = group.by_node.get(node, 0) + size
+    return list(found.values())
+
+
+def _mapped(pids: Sequence[int] | None) -> str:
+    if pids is None:
+        return NONE
+    if not pids:
+        return "nobody"
+    return str(pids[0]) if len(pids) == 1 else count(len(pids), "process", "processes")
+
+
+def _together(groups: Sequence[_Group]) -> _Group:
+    whole = _Group("other", NONE)
+    for group in groups:
+        whole.files += group.files
+        whole.total += group.total
+        whole.dirty += group.dirty
+        for node, size in group.by_node.items():
+            whole.by_node[node] = whole.by_node.get(node, 0) + size
+    return whole
+
+
+def _head(columns: Sequence[Sequence[str]]) -> Line:
+    nodes = "".join(right(_node_name(column), 9) for column in columns)
+    text = f"{left('FILE PAGES', _NAME)}{right('FILES', 7)}{right('TOTAL', 8)}{nodes}"
+    return ((f"{text}{right('DIRTY', 7)}  MAPPED BY", "dim"),)
+
+
+def _node_name(column: Sequence[str]) -> str:
+    return f"NUMA {fold_numbers(map(int, column))}"
+
+
+def _row(group: _Group, columns: Sequence[Sequence[str]]) -> Line:
+    sizes = [sum(group.by_node.get(node, 0) for node in column) for column in columns]
+    known = bool(group.by_node)
+    nodes = "".join(right(_size(size) if known else NONE, 9) for size in sizes)
+    text = f"{right(thousands(group.files), 7)}{right(_size(group.total), 8)}{nodes}"
+    style = "sure" if group.mapped_by == "nobody" else ""
+    name = group.name if group.name == "other" else safe(group.name)
+    return (
+        (_left_cut(name, _NAME), ""),
+        (f"{text}{right(_size(group.dirty), 7)}  ", ""),
+        (group.mapped_by, style),
+    )
+
+
+def _left_cut(name: str, width: int) -> str:
+    """A long path keeps its end, which tells files apart."""
+    return left(name if len(name) < width else "…" + name[-(width - 2) :], width)
+
+
+def _size(size: int) -> str:
+    """GiB with one decimal; what is there and below that in hundredths."""
+    return f"{size / GIB:.2f}" if 0 < size < GIB // 20 else f"{size / GIB:.1f}"
+
+
+def _untraced(section: Snapshot, columns: Sequence[Sequence[str]]) -> list[Line]:
+    coverage = section["page_cache"]["coverage"]
+    if not coverage:
+        return []
+    percent = coverage["percent"]
+    by_node = coverage["by_numa_node"]
+
+    def missing(column: Sequence[str]) -> str:
+        found = [by_node[node] for node in column if node in by_node]
+        if not found:
+            return NONE
+        return _size(max(0, sum(one["file_bytes"] - one["found_bytes"] for one in found)))
+
+    left_out = max(0, coverage["file_bytes"] - coverage["found_bytes"])
+    said = NONE if percent is None else f"{percent:.1f}"
+    name = left(f"not traced ({said} % found)", _NAME)
+    nodes = "".join(right(missing(column), 9) for column in columns)
+    text = f"{name}{right(NONE, 7)}{right(_size(left_out), 8)}{nodes}{right(NONE, 7)}  {NONE}"
+    lines: list[Line] = [((text, "dim"),)]
+    if not coverage["complete"]:
+        lines.append(((f"  the search ended early: {safe(coverage['stopped'] or '')}", "warn"),))
+    if coverage["unknown"]:
+        unknown = count(coverage["unknown"], "file")
+        lines.append(((f"  {unknown} may not be measured by this user", "warn"),))
+    return lines
+
+
+# --- processes -----------------------------------------------------------------------------
+
+
+def process_lines(section: Snapshot) -> list[Line]:
+    """Processes with GPU memory, where they hold 5 % of a GPU; else nothing."""
+    totals = {gpu["uuid"]: (gpu["index"], gpu["total_bytes"]) for gpu in section["gpus"]}
+    large = [
+        process
+        for process in section["processes"]
+        if any(
+            (size or 0) * _SHARE >= (totals[uuid][1] or 1)
+            for uuid, size in process["gpus"].items()
+            if uuid in totals
+        )
+    ]
+    if not large:
+        return []
+    head = f"{right('PID', 8)}  {left('OWNER', 44)}{left('GPU', 8)}"
+    numbers = "".join(right(name, 9) for name in ("CUDA", "PINNED", "ANON"))
+    lines: list[Line] = [((head + numbers, "dim"),)]
+    for process in large[:_ROWS]:
+        gpus = fold_numbers(totals[uuid][0] for uuid in process["gpus"] if uuid in totals)
+        sizes = list(process["gpus"].values())
+        held = None if None in sizes else sum(size or 0 for size in sizes)
+        name = process["name"]
+        owner = f"{process['owner']} · {name}" if process["owner"] else name
+        user = f" ({process['user']})" if process["user"] not in (None, "root") else ""
+        text = f"{right(str(process['pid']), 8)}  {left(safe(owner + user), 44)}{left(gpus, 8)}"
+        text += "".join(
+            right(gib(size), 9) for size in (held, process["pinned_bytes"], process["anon_bytes"])
+        )
+        lines.append(((text, ""),))
+    if len(large) > _ROWS:
+        lines.append(((f"  {len(large) - _ROWS} more; -o json lists all", "dim"),))
+    return lines

@@ -1,0 +1,203 @@
+"""``snapshot``: one host as places, files and findings; several folded. Pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from fleetmem.controller.aggregate import fold_hosts, fold_names
+from fleetmem.controller.envelope import Envelope, HostEntry, reading_of
+from fleetmem.controller.memory_shapes import Snapshot
+from fleetmem.controller.render.file_table import file_lines, process_lines, wants_files
+from fleetmem.controller.render.findings import finding_lines, finding_steps
+from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
+from fleetmem.controller.render.places import COLUMNS, Place, empty_nodes, place_lines, places
+from fleetmem.controller.render.safe import safe
+from fleetmem.controller.render.size import GIB, NONE, count
+
+_HOSTS = 18
+_CLASS = 11
+_WIDE = tuple(name for name in COLUMNS if name != "KERNEL")
+
+
+def head_lines(entry: HostEntry, section: Snapshot, run: str, width: int = WIDTH) -> list[Line]:
+    """Who and what: the host, its GPUs, its pages."""
+    parts = [safe(entry["host"]), _gpus(entry)]
+    parts += _facts(entry, section)
+    if section["phase"]:
+        parts.append(f"phase {safe(section['phase'])}")
+    parts += ["GiB", f"run {run}"]
+    text = "  ".join([parts[0], " · ".join(part for part in parts[1:] if part)])
+    return [((piece, "bold"),) for piece in wrap(text, width)]
+
+
+def _gpus(entry: HostEntry) -> str:
+    devices = reading_of(entry, "gpu.devices")
+    if not devices:
+        reading = entry["readings"].get("gpu.devices")
+        word = reading["outcome"] if reading else "not asked"
+        return "no GPU" if word == "unsupported" else f"GPUs unknown ({word})"
+    names = [str(gpu["name"] or "GPU") for gpu in devices["gpus"]]
+    if not names:
+        return "no GPU"
+    driver = devices["driver_version"] or NONE
+    names_text = safe(fold_names(dict.fromkeys(names)), 32)
+    return f"{len(names)} × {names_text} · driver {safe(driver, 20)}"
+
+
+def _facts(entry: HostEntry, section: Snapshot) -> list[str]:
+    page = section["page_size_bytes"]
+    parts = [f"{page // 1024}K pages"] if page else []
+    if any(node["kind"] == "gpu" for node in section["numa_nodes"]):
+        parts.append("HBM is NUMA memory")
+    elif any(node["gpu_uuid"] for node in section["numa_nodes"]):
+        parts.append("integrated memory")
+    return parts
+
+
+def host_lines(entry: HostEntry, section: Snapshot, run: str, width: int = WIDTH) -> list[Line]:
+    """The head and the table of places."""
+    lines = [*head_lines(entry, section, run, width), ()]
+    lines += place_lines(places(section), width)
+    hidden = empty_nodes(section)
+    if hidden:
+        text = f"{count(hidden, 'NUMA node')} without memory, hidden"
+        lines.append(((" " * 22 + text, "dim"),))
+    huge = [n for n in section["numa_nodes"] if n["hugetlb_bytes"]]
+    if huge:
+        said = ", ".join(f"{(n['hugetlb_bytes'] or 0) / GIB:.1f} on NUMA {n['id']}" for n in huge)
+        lines.append(((f"{' ' * 22}KERNEL has huge pages in it: {said}", "dim"),))
+    return lines
+
+
+def below_lines(envelope: Envelope, entry: HostEntry, section: Snapshot, asked: bool) -> list[Line]:
+    """What comes below the places: files, processes, findings, next steps."""
+    blocks = [
+        file_lines(section) if wants_files(section, asked) else [],
+        process_lines(section),
+        finding_lines(envelope["findings"]),
+        _unread(entry),
+    ]
+    lines: list[Line] = []
+    for block in blocks:
+        if block:
+            lines += [(), *block]
+    return lines + finding_steps(envelope["findings"])
+
+
+def _unread(entry: HostEntry) -> list[Line]:
+    lines: list[Line] = []
+    for name, reading in entry["readings"].items():
+        if reading["outcome"] == "ok" or _plain_absence(name, reading):
+            continue
+        text = f"{name} {reading['outcome']}: {reading['reason'] or 'no reason given'}"
+        lines += [((piece, "warn"),) for piece in wrap(safe(text), WIDTH)]
+    return lines
+
+
+def _plain_absence(name: str, reading: Any) -> bool:
+    """A host without GPUs has no GPU readings; the head says so."""
+    return name.startswith("gpu.") and reading["outcome"] == "unsupported"
+
+
+# --- several hosts -------------------------------------------------------------------------
+
+
+def snapshot_lines(
+    envelope: Envelope, asked: bool = False, width: int = WIDTH, *, places_shown: bool = False
+) -> list[Line]:
+    """The whole screen. *places_shown*: the first part of one host is on the screen already."""
+    entries = envelope["hosts"]
+    run = envelope["run"]["id"]
+    if len(entries) == 1 and "snapshot" in entries[0]:
+        entry, section = entries[0], entries[0]["snapshot"]
+        first = [] if places_shown else host_lines(entry, section, run, width)
+        return [*first, *below_lines(envelope, entry, section, asked)]
+    return _several(envelope)
+
+
+def _several(envelope: Envelope) -> list[Line]:
+    entries = envelope["hosts"]
+    summary = envelope["summary"]
+    said = ", ".join(f"{n} {word}" for word, n in summary.items() if word != "targeted" and n)
+    title = f"{count(summary['targeted'], 'host')}: {said} · GiB · run {envelope['run']['id']}"
+    lines: list[Line] = [((piece, "bold"),) for piece in wrap(title, WIDTH)]
+    groups: dict[tuple[str, int, int], list[tuple[str, Place]]] = {}
+    for entry in entries:
+        if "snapshot" not in entry:
+            continue
+        rows = places(entry["snapshot"])
+        classes = Counter(_class(row) for row in rows)
+        for row in rows:
+            key = (_class(row), classes[_class(row)], round((row.total or 0) / GIB))
+            groups.setdefault(key, []).append((entry["host"], row))
+    if groups:
+        head = left("HOSTS", _HOSTS) + left("WHERE", _CLASS)
+        lines += [(), ((head + "".join(right(name, 10) for name in _WIDE), "dim"),)]
+    order = ("GPU HBM", "GPU", "GPU memory", "CPU DRAM", "memory")
+    for key in sorted(groups, key=lambda one: (order.index(one[0]), -_filled(groups[one]))):
+        lines += _group(key, groups[key])
+    lines += _failed(entries)
+    if envelope["findings"]:
+        lines.append(())
+        for one in envelope["findings"]:
+            shown = {**one, "evidence": {"say": f"{one['hosts']}: {one['evidence']['say']}"}}
+            lines += finding_lines([shown])  # type: ignore[list-item]  # the same keys
+        lines += finding_steps(envelope["findings"])
+    return lines
+
+
+def _class(row: Place) -> str:
+    return (
+        row.name
+        if row.name in ("memory", "GPU memory")
+        else " ".join(word for word in row.name.split() if not word.isdigit())
+    )
+
+
+def _filled(rows: Sequence[tuple[str, Place]]) -> float:
+    return max(1 - (row.parts["FREE"] or 0) / (row.total or 1) for _, row in rows)
+
+
+def _group(key: tuple[str, int, int], rows: Sequence[tuple[str, Place]]) -> list[Line]:
+    name, each, _ = key
+    where = f"{each} × {name}" if each > 1 else name
+    figures = [[row.total for _, row in rows]]
+    figures += [[row.parts.get(column) for _, row in rows] for column in _WIDE[1:]]
+    text = left(where, _CLASS) + "".join(right(_range(sizes), 10) for sizes in figures)
+    folded = safe(fold_hosts(host for host, _ in rows))
+    if len(folded) < _HOSTS:
+        return [((left(folded, _HOSTS), ""), (text, ""))]
+    names: list[Line] = [((piece, ""),) for piece in wrap(folded, WIDTH)]
+    return [*names, ((" " * _HOSTS + text, ""),)]
+
+
+def _range(sizes: Sequence[int | None]) -> str:
+    known = [size for size in sizes if size is not None]
+    if not known:
+        return NONE
+    low, high = (f"{size / GIB:.1f}" for size in (min(known), max(known)))
+    return low if low == high else f"{low}–{high}"
+
+
+def _failed(entries: Sequence[HostEntry]) -> list[Line]:
+    reasons: dict[str, list[str]] = {}
+    for entry in entries:
+        if entry["error"] is not None:
+            text = f"{entry['outcome']}: {entry['error']['code']}: {entry['error']['message']}"
+            reasons.setdefault(text, []).append(entry["host"])
+        elif "snapshot" not in entry:
+            unread = [
+                f"{name}: {row['reason'] or row['outcome']}"
+                for name, row in entry["readings"].items()
+                if row["outcome"] != "ok"
+            ]
+            said = "; ".join(unread) or "not read"
+            reasons.setdefault(f"{entry['outcome']}: {said}", []).append(entry["host"])
+    lines: list[Line] = []
+    for reason, hosts in reasons.items():
+        text = f"{safe(fold_hosts(hosts))}: {safe(reason)}"
+        lines += [((("✗ " if n == 0 else "  ") + piece, "bad"),)
+                  for n, piece in enumerate(wrap(text, WIDTH - 2))]  # fmt: skip
+    return lines
