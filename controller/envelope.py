@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NotRequired, TypedDict, cast
 
-from fleetmem.controller.memory_shapes import Snapshot
+from fleetmem.controller.memory_shapes import Diff, Snapshot
 
 SCHEMA = "fleetmem/1"
 
@@ -211,6 +211,7 @@ class HostEntry(TypedDict):
     readings: dict[str, Reading]
     reclaim: NotRequired[Reclaim]
     snapshot: NotRequired[Snapshot]
+    diff: NotRequired[Diff]
     resolved: NotRequired[Resolved]
 
 

@@ -131,3 +131,25 @@ class Snapshot(TypedDict):
     processes: list[Process]
     page_cache: PageCache
     table: list[Row]
+
+
+class Change(TypedDict):
+    """One row of a comparison. ``place`` names the location without a uuid."""
+
+    backing: Backing
+    owner: str | None
+    location: str
+    place: str
+    lifetime: Lifetime | None
+    before_bytes: int | None
+    after_bytes: int | None
+    change_bytes: int | None
+
+
+class Diff(TypedDict):
+    """What changed on one host. ``same_boot`` false: it was started again in between."""
+
+    same_boot: bool | None
+    before_phase: str | None
+    after_phase: str | None
+    rows: list[Change]

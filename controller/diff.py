@@ -1,0 +1,181 @@
+"""Two recorded looks at the same hosts: what changed, by backing, owner and location."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from fleetmem.controller import envelope as env
+from fleetmem.controller.errors import UsageError
+from fleetmem.controller.judge import Case, judge
+from fleetmem.controller.memory import snapshot
+from fleetmem.controller.memory_gather import plain
+from fleetmem.controller.memory_shapes import Change, Diff, Snapshot
+from fleetmem.controller.memory_views import Look
+
+if TYPE_CHECKING:
+    from fleetmem.controller.envelope import Envelope, Finding, HostEntry
+    from fleetmem.controller.history import History
+    from fleetmem.controller.memory_shapes import Row
+    from fleetmem.controller.playbook import Playbook
+
+NOISE_BYTES = 1 << 20
+"""Smaller changes are left out: the counters themselves lag by that much."""
+
+_PID = re.compile(r" [0-9]{1,10}\Z")
+_SEARCHED_RUNS = 500
+
+
+def changes(before: Snapshot, after: Snapshot) -> Diff:
+    """What *after* has more or less than *before*. Pure.
+
+    A process is found again by its name: its pid may have changed. A row that one side did
+    not know has no ``change_bytes``; rows of one side only count as 0 on the other.
+    """
+    old, new = _sums(before), _sums(after)
+    rows: list[Change] = []
+    for key in sorted({*old, *new}, key=str):
+        backing, owner, location, lifetime = key
+        was, now = old.get(key, 0), new.get(key, 0)
+        change = None if was is None or now is None else now - was
+        if change is None and was is None and now is None:
+            continue
+        if change is not None and abs(change) < NOISE_BYTES:
+            continue
+        rows.append(
+            {
+                "backing": backing,
+                "owner": owner,
+                "location": location,
+                "place": _place(location, after, before),
+                "lifetime": lifetime,
+                "before_bytes": was,
+                "after_bytes": now,
+                "change_bytes": change,
+            }
+        )
+    rows.sort(key=lambda row: -abs(row["change_bytes"] or 0))
+    known = before["boot_id"] is not None and after["boot_id"] is not None
+    return {
+        "same_boot": before["boot_id"] == after["boot_id"] if known else None,
+        "before_phase": before["phase"],
+        "after_phase": after["phase"],
+        "rows": rows,
+    }
+
+
+def _sums(section: Snapshot) -> dict[tuple[Any, ...], int | None]:
+    found: dict[tuple[Any, ...], int | None] = {}
+    for row in section["table"]:
+        key = _key(row)
+        have, size = found.get(key, 0), row["bytes"]
+        found[key] = None if have is None or size is None else have + size
+    return found
+
+
+def _key(row: Row) -> tuple[Any, ...]:
+    owner = None if row["owner"] is None else _PID.sub("", row["owner"])
+    return (row["backing"], owner, row["location"], row["lifetime"])
+
+
+def _place(location: str, *sections: Snapshot) -> str:
+    """``GPU 0`` for a uuid, which differs from host to host; ``NUMA 2``; ``swap``."""
+    kind, _, name = location.partition(":")
+    if kind == "numa":
+        return f"NUMA {name}"
+    for section in sections:
+        for gpu in section["gpus"]:
+            if gpu["uuid"] == name:
+                return f"GPU {gpu['index']}"
+    return location
+
+
+# --- runs of the history -------------------------------------------------------------------
+
+
+def find(history: History, text: str) -> str:
+    """The run that *text* means: the start of its id, or the newest run of a phase."""
+    try:
+        return history.find_run(text)
+    except UsageError as error:
+        if not error.message.startswith("no run"):
+            raise
+    for row in history.runs(_SEARCHED_RUNS):
+        if row.command != "snapshot":
+            continue
+        entries = history.load(row.id)["hosts"]
+        if any("snapshot" in one and one["snapshot"]["phase"] == text for one in entries):
+            return row.id
+    raise UsageError(
+        f"{text!r} is neither a recorded run nor a phase of one", "list them: fleetmem runs list"
+    )
+
+
+def diff(history: History, first: str, second: str) -> Envelope:
+    """The envelope of ``diff``: a row for each host of either run, worst findings first.
+
+    UsageError where a run is not known or the two have no host in common with memory in it.
+    """
+    from fleetmem.controller.playbook import load
+
+    runs = [history.load(find(history, text)) for text in (first, second)]
+    if runs[0]["run"]["id"] == runs[1]["run"]["id"]:
+        raise UsageError("both name the same run; give two", "list them: fleetmem runs list")
+    olds, news = ({entry["host"]: entry for entry in run["hosts"]} for run in runs)
+    names = list(dict.fromkeys([*olds, *news]))
+    entries = [_entry(name, olds.get(name), news.get(name)) for name in names]
+    if not any("diff" in entry for entry in entries):
+        ids = " and ".join(run["run"]["id"] for run in runs)
+        raise UsageError(
+            f"runs {ids} have no host in common whose memory both looked at",
+            "record one with: fleetmem snapshot -H HOSTS --phase NAME",
+        )
+    envelope = env.new_envelope(env.new_run("diff"), names, entries)
+    envelope["findings"] = _grown(load("memory"), olds, news)
+    return env.finish(envelope, 0)
+
+
+def _entry(name: str, old: HostEntry | None, new: HostEntry | None) -> HostEntry:
+    before, after = _section(old), _section(new)
+    if before is None or after is None:
+        entry = env.new_host(name, "not_attempted")
+        which = (
+            "both runs" if not before and not after else "the first" if not before else "the second"
+        )
+        entry["error"] = {
+            "code": "not_recorded",
+            "message": f"its memory is not recorded in {which}",
+            "hint": None,
+        }
+        return entry
+    entry = env.new_host(name, "ok")
+    entry["diff"] = changes(before, after)
+    return entry
+
+
+def _section(entry: HostEntry | None) -> Snapshot | None:
+    """What a run recorded, made again from its readings where it made no table itself."""
+    if entry is None:
+        return None
+    if "snapshot" in entry:
+        return entry["snapshot"]
+    readings = plain(entry["readings"])
+    return snapshot(readings) if readings.get("numa.nodes") else None
+
+
+def _grown(
+    playbook: Playbook, olds: Mapping[str, HostEntry], news: Mapping[str, HostEntry]
+) -> list[Finding]:
+    """The findings of rules that compare, over hosts that were not started again meanwhile."""
+    cases = []
+    for name, new in news.items():
+        old = olds.get(name)
+        if old is None or not old["readings"] or not new["readings"]:
+            continue
+        was, now = plain(old["readings"]), plain(new["readings"])
+        facts = [readings.get("host.facts") for readings in (was, now)]
+        if all(facts) and facts[0]["boot_id"] == facts[1]["boot_id"]:  # type: ignore[index]
+            cases.append(Case(name, Look(now), Look(was)))
+    rules = {rule.name for rule in playbook.rules if rule.condition.comparator == "grows"}
+    return [one for one in judge([playbook], cases) if one["rule"] in rules]
