@@ -53,8 +53,8 @@ class Stage:
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
         if not line:
-            tail = (self.folder / "stage.log").read_text(errors="replace")[-600:]
-            raise RuntimeError(f"the holders' parent ended: {tail}")
+            said = (self.folder / "stage.log").read_text(errors="replace").splitlines()
+            raise RuntimeError(f"the holders' parent ended: {said[-1] if said else 'in silence'}")
         answer: dict[str, Any] = json.loads(line)
         return answer
 
