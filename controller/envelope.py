@@ -242,7 +242,7 @@ class Summary(TypedDict):
 
 class Envelope(TypedDict):
     """What every command answers with. ``error`` is there where the run ended before any host
-    was tried; ``runs`` and ``settings`` are answers of the commands of that name."""
+    was tried; ``runs``, ``settings`` and ``playbooks`` are answers of the commands of that name."""
 
     schema: str
     run: Run
@@ -253,6 +253,7 @@ class Envelope(TypedDict):
     error: NotRequired[Error]
     runs: NotRequired[list[dict[str, Any]]]
     settings: NotRequired[list[dict[str, Any]]]
+    playbooks: NotRequired[list[dict[str, Any]]]
 
 
 class EnvelopeError(ValueError):

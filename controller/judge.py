@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import fnmatch
 import shlex
-import string
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fleetmem.controller.aggregate import fold_hosts
 from fleetmem.controller.memory_views import VIEWS, Look
 from fleetmem.controller.playbook_fields import value_of
+from fleetmem.controller.playbook_words import fill, is_number, placeholders, plain_format
 
 if TYPE_CHECKING:
     from fleetmem.controller.envelope import Finding
@@ -32,8 +32,6 @@ _NUMBERS: dict[str, Callable[[float, float], bool]] = {
 }
 _MIN_GROUP = 3
 """Fewer hosts have no majority that one of them could be unlike."""
-
-_OF_FIELD = ("value", "limit", "expected")
 
 
 @dataclass(frozen=True)
@@ -88,12 +86,12 @@ def _on_host(rule: Rule, case: Case) -> list[_Match]:
         value = value_of(row, condition.field)
         old = before.get(_key(rule.each, row)) if before else None
         if condition.comparator == "grows":
-            grown = _is_number(value) and _is_number(old) and value - old > condition.limit
+            grown = is_number(value) and is_number(old) and value - old > condition.limit
             if grown:
                 found.append(_Match(case.host, rule, row, value, expected=old))
         elif holds(condition, row):
             found.append(_Match(case.host, rule, row, value))
-    found.sort(key=lambda one: -one.value if _is_number(one.value) else 0)
+    found.sort(key=lambda one: -one.value if is_number(one.value) else 0)
     return found[: rule.most]
 
 
@@ -101,7 +99,7 @@ def _totalled(rule: Rule, case: Case, rows: Sequence[Row]) -> list[_Match]:
     """The field added up over all rows; nothing is concluded where no value is known."""
     field = rule.condition.field
     values = [value_of(row, field) for row in rows]
-    known = [value for value in values if _is_number(value)]
+    known = [value for value in values if is_number(value)]
     if not known:
         return []
     largest = max(rows, key=lambda row: value_of(row, field) or 0)
@@ -139,10 +137,10 @@ def holds(condition: Condition, row: Row) -> bool:
     if value is None:
         return False
     if word in _NUMBERS:
-        return _is_number(value) and _NUMBERS[word](value, limit)
+        return is_number(value) and _NUMBERS[word](value, limit)
     if word == "share_above":
         whole = value_of(row, limit[0])
-        return _is_number(value) and _is_number(whole) and value * 100 > whole * limit[1]
+        return is_number(value) and is_number(whole) and value * 100 > whole * limit[1]
     if word == "equals":
         return bool(value == limit)
     if word == "one_of":
@@ -154,10 +152,6 @@ def holds(condition: Condition, row: Row) -> bool:
     if word == "matches":
         return fnmatch.fnmatchcase(str(value), limit)
     return False
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 # --- one rule over the group ---------------------------------------------------------------
@@ -208,7 +202,7 @@ def _finding(subject: str, say: str, group: Sequence[_Match]) -> Finding:
     hosts = fold_hosts(match.host for match in group)
     rule = first.rule
     names = _names(first)
-    used = [name for name in _placeholders(rule.say) if name not in ("host", "limit")]
+    used = [name for name in placeholders(rule.say) if name not in ("host", "limit")]
     evidence = {
         "say": say,
         **{name: names[name] for name in dict.fromkeys([*used, rule.condition.field])},
@@ -236,7 +230,7 @@ def _names(match: _Match) -> dict[str, Any]:
     """What ``{name}`` may stand for: the row's fields by path, and the rule's own words."""
     rule, names = match.rule, {}
     for text in (rule.say, rule.subject or "", rule.advice or "", *rule.next):
-        for name in _placeholders(text):
+        for name in placeholders(text):
             names[name] = value_of(match.row, name)
     names.update(
         {
@@ -258,66 +252,20 @@ def _subject(match: _Match) -> str:
     if rule.total or rule.each not in VIEWS:
         return rule.each
     text = VIEWS[rule.each].subject
-    return fill(text, {name: value_of(match.row, name) for name in _placeholders(text)})
+    return fill(text, {name: value_of(match.row, name) for name in placeholders(text)})
 
 
 def _step(text: str, names: Mapping[str, Any], hosts: str) -> str | None:
     """A whole command, its values quoted; None where one of them is not known."""
     values: dict[str, str] = {}
-    for name in _placeholders(text):
+    for name in placeholders(text):
         value = names[name]
         if value is None or value == []:
             return None
         parts = value if isinstance(value, list) else [value]
         values[name] = " ".join(shlex.quote(str(part)) for part in parts)
-    step = _Formatter().vformat(text, (), values)
+    step = plain_format(text, values)
     words = step.split(" ")
     if words[0] == "fleetmem" and len(words) > 1 and "-H" not in words:
         words.insert(2, f"-H {shlex.quote(hosts)}")
     return " ".join(words)
-
-
-def fill(text: str, values: Mapping[str, Any], field: str = "") -> str:
-    """*text* with each ``{name}`` as people read it: sizes with their unit, absent ``–``.
-
-    *field* is what ``{value}``, ``{limit}`` and ``{expected}`` are values of.
-    """
-    shown = {
-        name: shown_value(field if name in _OF_FIELD else name, values.get(name))
-        for name in _placeholders(text)
-    }
-    return _Formatter().vformat(text, (), shown)
-
-
-def shown_value(name: str, value: Any) -> str:
-    """*value* of the field *name* for people."""
-    if value is None:
-        return "–"
-    if isinstance(value, list):
-        some = ", ".join(str(one) for one in value[:3])
-        return some + (f" and {len(value) - 3} more" if len(value) > 3 else "")
-    if name.endswith("_bytes") and _is_number(value):
-        return size(value)
-    if isinstance(value, float):
-        return f"{value:g}"
-    return str(value)
-
-
-def size(size_bytes: float) -> str:
-    """Bytes with the unit that fits: ``61.0 GiB``, ``212 MiB``, ``4 KiB``."""
-    for unit, power in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
-        if abs(size_bytes) >= 1 << power:
-            number = size_bytes / (1 << power)
-            return f"{number:.1f} {unit}" if power == 30 else f"{number:.0f} {unit}"
-    return f"{size_bytes:.0f} bytes"
-
-
-class _Formatter(string.Formatter):
-    """Plain names only, dots included: nothing is ever looked up inside a value."""
-
-    def get_field(self, field_name: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        return kwargs[field_name], field_name
-
-
-def _placeholders(text: str) -> list[str]:
-    return [name for _, name, _, _ in string.Formatter().parse(text) if name]

@@ -1,0 +1,61 @@
+"""``fleetmem run PLAYBOOK``: one playbook over hosts; changes nothing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from fleetmem.controller.cli import engine
+from fleetmem.controller.cli.live import Live
+from fleetmem.controller.cli.options import Command, Common, common
+from fleetmem.controller.cli.screen import Screen
+from fleetmem.controller.envelope import Envelope
+from fleetmem.controller.errors import UsageError
+from fleetmem.controller.exit_codes import exit_code
+from fleetmem.controller.playbook import LOGS
+from fleetmem.controller.render.findings import folded_lines
+
+_ABOUT = """Read what a playbook needs on every host, and judge it. Changes nothing.
+
+PLAYBOOK is a name (fleetmem playbooks list) or a file.
+"""
+
+
+@click.command("run", cls=Command, help=_ABOUT)
+@click.argument("playbook")
+@common(hosts="required")
+def command(common: Common, playbook: str) -> int:
+    """Parse, run, show; the process status."""
+    if playbook == LOGS:
+        raise UsageError(
+            "startup reads engines' logs, not readings", f"use: fleetmem audit {LOGS} -H HOSTS"
+        )
+    screen = Screen(common)
+    try:
+        fleet = engine.load_fleet(common)
+        status = _run(fleet, playbook, common, screen)
+        screen.close()
+    finally:
+        screen.discard()
+    return status
+
+
+def _run(fleet: Any, playbook: str, common: Common, screen: Screen) -> int:
+    live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
+
+    async def work() -> Envelope:
+        async with live.ticking():
+            envelope: Envelope = await fleet.run_playbooks([playbook], live.on_event, "run")
+            return envelope
+
+    envelope, signal_code = engine.run(work, live.note)
+    status = exit_code(
+        envelope,
+        fail_on=None if common.fail_on == "never" else common.fail_on,
+        interrupted=signal_code,
+    )
+    envelope["run"]["exit_code"] = status
+    screen.lines(folded_lines(envelope, 1))
+    screen.data(envelope)
+    return status
