@@ -26,7 +26,10 @@ MODULES = {
     "gpu.holders": "probes.holders",
     "processes.identity": "probes.processes",
     "signal.send": "actions.signal",
+    "journal.read": "probes.journal",
+    "engine.find": "probes.engine",
     "numa.nodes": "probes.numa",
+    "pagecache.files": "probes.pagecache",
 }
 
 CATALOGUE: Dict[str, Union[Probe, Action]] = {}

@@ -213,6 +213,23 @@ def _optional(name: str, limit: int = sysroot.SMALL) -> str:
         return ""
 
 
+def file_bytes() -> Dict[int, Tuple[int, bool]]:
+    """(file pages in bytes, whether it has CPUs) of each node with memory; cheap."""
+    found: Dict[int, Tuple[int, bool]] = {}
+    for number in node_ids():
+        place = "%s/node%d" % (NODES, number)
+        fields = meminfo(_optional(place + "/meminfo"))
+        if fields.get("MemTotal"):
+            pages = fields.get("FilePages", 0) - fields.get("Shmem", 0)
+            cpus = bool(_optional(place + "/cpulist").strip())
+            found[number] = (max(0, pages - fields.get("SwapCached", 0)), cpus)
+    if not found:
+        fields = meminfo(_optional("/proc/meminfo"))
+        pages = fields.get("Cached", 0) + fields.get("Buffers", 0) - fields.get("Shmem", 0)
+        found[0] = (max(0, pages), True)
+    return found
+
+
 def cpu_nodes(nodes: List[NumaNode]) -> List[Tuple[int, int]]:
     """(node, bytes that can be put there without pressing on it), for nodes with CPUs."""
     return [
