@@ -759,3 +759,72 @@ class ShmSegments(TypedDict):
     denied: int
     complete: bool
     problems: list[PathProblem]
+
+
+# --- journal.read --------------------------------------------------------------------------
+
+
+class JournalInvocation(TypedDict):
+    """One of systemd's service invocations; ``age`` 0 is the unit's newest.
+
+    Times are microseconds since 1970 of the oldest and newest entry that was read.
+    """
+
+    id: str
+    unit: str
+    age: int
+    first_us: int | None
+    last_us: int | None
+    entries: int
+
+
+class JournalRead(TypedDict):
+    """Reading of ``journal.read``; the lines themselves came as chunks.
+
+    ``scanned`` entries or lines were looked at, ``rows`` sent; ``cut`` messages were longer
+    than 2 MiB. ``truncated`` says which budget ended it: lines, bytes or time. ``damaged``
+    journal files were left out.
+    """
+
+    kind: Literal["unit", "file", "container", "journal"]
+    name: str | None
+    user: str | None
+    units: list[str]
+    files: list[str]
+    invocations: list[JournalInvocation]
+    scanned: int
+    rows: int
+    bytes: int
+    cut: int
+    kernel_rows: int
+    truncated: Literal["lines", "bytes", "time"] | None
+    damaged: list[str]
+
+
+# --- engine.find ---------------------------------------------------------------------------
+
+
+class LogSource(TypedDict):
+    """Where the log of processes that hold a GPU goes: what ``journal.read`` may be given."""
+
+    kind: Literal["unit", "user_unit", "container", "file"]
+    name: str
+    user: str | None
+    runtime: str | None
+    pids: list[int]
+
+
+class Unplaced(TypedDict):
+    """A process that holds a GPU and whose log was not found."""
+
+    pid: int
+    comm: str
+    why: str
+
+
+class EngineLogs(TypedDict):
+    """Reading of ``engine.find``."""
+
+    sources: list[LogSource]
+    unplaced: list[Unplaced]
+    denied: int

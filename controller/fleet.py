@@ -18,8 +18,10 @@ from fleetmem.controller.settings import Approve, Event, FleetSettings, OnEvent
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fleetmem.controller.audit import AuditOptions
     from fleetmem.controller.envelope import Envelope, HostEntry
     from fleetmem.controller.inventory import Host
+    from fleetmem.controller.log_lines import LogOptions
     from fleetmem.controller.reclaim.options import ReclaimOptions
     from fleetmem.controller.reclaim.plan import Plan
     from fleetmem.controller.snapshot import SnapshotOptions
@@ -78,6 +80,22 @@ class Fleet:
         self._warn(on_event)
         return await check(self.hosts, self.settings, on_event)
 
+    async def audit_startup(
+        self, options: AuditOptions, on_event: OnEvent = _silent
+    ) -> Envelope:
+        """Engines' start-ups: budgets, findings, outliers; changes nothing on a host."""
+        from fleetmem.controller.audit import audit_startup
+
+        self._warn(on_event)
+        return await audit_startup(self.hosts, self.settings, options, on_event)
+
+    async def logs(self, options: LogOptions, on_event: OnEvent = _silent) -> Envelope:
+        """Log lines, newest first, filtered on the hosts; changes nothing."""
+        from fleetmem.controller.log_lines import logs
+
+        self._warn(on_event)
+        return await logs(self.hosts, self.settings, options, on_event)
+
     async def reclaim(
         self,
         options: ReclaimOptions,
@@ -105,7 +123,7 @@ class Fleet:
         self._warn(on_event)
         return await snapshot(self.hosts, self.settings, options, on_event)
 
-    async def audit(
+    async def run_playbooks(
         self, playbooks: Sequence[str], on_event: OnEvent = _silent, command: str = "audit"
     ) -> Envelope:
         """What *playbooks* (names or files) find over readings; changes nothing."""
@@ -130,6 +148,14 @@ class SyncFleet:
         """See :meth:`Fleet.check`."""
         return asyncio.run(self._fleet.check(on_event))
 
+    def audit_startup(self, options: AuditOptions, on_event: OnEvent = _silent) -> Envelope:
+        """See :meth:`Fleet.audit_startup`."""
+        return asyncio.run(self._fleet.audit_startup(options, on_event))
+
+    def logs(self, options: LogOptions, on_event: OnEvent = _silent) -> Envelope:
+        """See :meth:`Fleet.logs`."""
+        return asyncio.run(self._fleet.logs(options, on_event))
+
     def reclaim(
         self,
         options: ReclaimOptions,
@@ -143,6 +169,6 @@ class SyncFleet:
         """See :meth:`Fleet.snapshot`."""
         return asyncio.run(self._fleet.snapshot(options, on_event))
 
-    def audit(self, playbooks: Sequence[str], on_event: OnEvent = _silent) -> Envelope:
-        """See :meth:`Fleet.audit`."""
-        return asyncio.run(self._fleet.audit(playbooks, on_event))
+    def run_playbooks(self, playbooks: Sequence[str], on_event: OnEvent = _silent) -> Envelope:
+        """See :meth:`Fleet.run_playbooks`."""
+        return asyncio.run(self._fleet.run_playbooks(playbooks, on_event))

@@ -153,13 +153,17 @@ def to_survey(rows: Mapping[str, Reading]) -> Survey:
 
 
 def probe_error(name: str, row: Reading) -> errors.FleetError:
-    """The error a host ends with when *name* gave nothing; the reason's first word is its code."""
+    """The error a host ends with when *name* gave nothing; the reason's first word is its code.
+
+    Only codes of trouble on a host count: no host can say that a run was interrupted.
+    """
     reason = row["reason"] or f"{name} gave nothing"
     found = _CODE.match(reason)
     code = found[1] if found else ""
-    text = reason[found.end() :] if found else f"{name}: {reason}"
-    kind = errors.by_code(code) or errors.ProbeFailed
-    return kind(text)
+    kind = errors.by_code(code)
+    if found is None or kind is None or not issubclass(kind, errors.HostFailed | errors.Refused):
+        return errors.ProbeFailed(f"{name}: {reason}")
+    return kind(reason[found.end() :])
 
 
 def partial_reasons(rows: Mapping[str, Reading]) -> list[str]:

@@ -1,0 +1,238 @@
+"""``journal.read``: one log of this host, newest lines first, filtered and bounded here.
+
+A unit's lines come from journald, chosen by systemd's invocation ids; files and containers
+from where they lie. Rows travel as chunks while they are read.
+"""
+
+from __future__ import annotations
+
+from time import monotonic
+
+from fleetmem.agent.declare import probe
+from fleetmem.agent.model import FAILED, PARTIAL, Trouble
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Tuple
+
+    from fleetmem.agent.probes.journal_find import Journal, Unit
+    from fleetmem.agent.shapes import JournalInvocation, JournalRead
+
+FIELDS = "MESSAGE,_PID,SYSLOG_IDENTIFIER,PRIORITY,_SYSTEMD_INVOCATION_ID,INVOCATION_ID"
+KERNEL_WORDS = (
+    b"ut of memory", b"oom-kill", b"oom_reaper", b"Xid", b"NVRM", b"Killed process", b"hung_task",
+    b"blocked for more than", b"Hardware Error", b"segfault",
+)  # fmt: skip
+KERNEL_LINES = 2000
+BLOCK_BYTES = 256 * 1024
+OWN, MANAGER, KERNEL = 0, 1, 2
+
+
+@probe("journal.read", timeout_seconds=60.0)
+def journal_read(
+    *,
+    unit: Optional[str] = None,
+    user: Optional[str] = None,
+    file: Optional[str] = None,
+    container: Optional[str] = None,
+    directory: Optional[str] = None,
+    invocation: str = "0",
+    count: int = 1,
+    boot: Optional[str] = None,
+    since: Optional[str] = None,
+    grep: Optional[str] = None,
+    words: Optional[Tuple[str, ...]] = None,
+    before: int = 0,
+    after: int = 0,
+    kernel: int = 0,
+    limit_lines: int = 10_000,
+    limit_bytes: int = 16 * 1024 * 1024,
+    span_seconds: float = 45.0,
+    emit: Optional[Callable[[Any], None]] = None,
+) -> JournalRead:
+    """Lines of one unit, file or container; all of the host's journal where none is named.
+
+    ``invocation`` is an age (0 newest), ``all`` or an id; ``count`` starts from there on.
+    ``grep`` is a Python expression, in any case where it has no upper case; ``words`` keeps
+    lines that hold one of them, digits apart. ``before`` and ``after`` add lines around a
+    match. Chunks are ``{"rows": [[microseconds, invocation, pid, name, priority, kind, hit,
+    message]]}``, newest first (kind 0 the unit's own, 1 its manager's, 2 the kernel's); what
+    is no UTF-8 comes as lone surrogates.
+    """
+    from fleetmem.agent.probes.journal_keep import Keep
+
+    keep = Keep(grep, words, before, after, limit_lines, limit_bytes, emit)
+    deadline = monotonic() + span_seconds
+    if file is not None or container is not None:
+        from fleetmem.agent.probes import log_files
+
+        found = log_files.read(file, container, keep, deadline)
+        if found is not None:
+            return found
+    return _Read(keep, deadline, directory, boot, since).run(
+        unit, user, container, invocation, count, kernel
+    )
+
+
+class _Read:
+    """One reading of the journal."""
+
+    def __init__(
+        self,
+        keep: Any,
+        deadline: float,
+        directory: Optional[str],
+        boot: Optional[str],
+        since: Optional[str],
+    ) -> None:
+        from fleetmem.agent.probes.journal_find import Journal, check
+
+        self.keep = keep
+        self.journal: Journal = Journal(deadline, directory, boot, since)
+        self.damaged, self.denied = check(directory)
+        self.numbers: Dict[str, int] = {}
+        self.spans: List[JournalInvocation] = []
+        self.scanned = 0
+
+    def run(
+        self,
+        unit: Optional[str],
+        user: Optional[str],
+        container: Optional[str],
+        invocation: str,
+        count: int,
+        kernel: int,
+    ) -> JournalRead:
+        from fleetmem.agent.probes.journal_find import Unit, named
+
+        units: List[str] = []
+        if unit is not None:
+            uid = None if user is None else _uid(user)
+            units = named(self.journal, unit, uid is not None)
+            for name in units:
+                self._unit(Unit(name, uid), invocation, count)
+        elif container is not None:
+            names = ("CONTAINER_NAME", "CONTAINER_ID", "CONTAINER_ID_FULL")
+            words = [word for name in names for word in ("+", name + "=" + container)]
+            self._entries(FIELDS, words[1:], None)
+        else:
+            self._entries(FIELDS, [], None)
+        kernel_rows = self._kernel(units) if kernel else 0
+        self.keep.flush()
+        return self._answer(unit, user, container, units, kernel_rows)
+
+    # --- reading ---------------------------------------------------------------------------
+
+    def _unit(self, unit: Unit, invocation: str, count: int) -> None:
+        from fleetmem.agent.probes.journal_find import invocations
+
+        ids = invocations(self.journal, unit, invocation, count)
+        for name, age in ids.items():
+            self.numbers[name] = len(self.spans)
+            self.spans.append(
+                {
+                    "id": name,
+                    "unit": unit.name,
+                    "age": age,
+                    "first_us": None,
+                    "last_us": None,
+                    "entries": 0,
+                }
+            )
+        if not ids and invocation not in ("0", "all"):
+            return
+        extra = "" if unit.id_field == "INVOCATION_ID" else "," + unit.id_field
+        self._entries(FIELDS + extra, unit.matches(list(ids)), unit)
+
+    def _entries(self, fields: str, words: List[str], unit: Optional[Unit]) -> None:
+        """Newest first, until a budget or the time is used up."""
+        entries = self.journal.entries(fields, ["-r", *words])
+        id_field = unit.id_field.encode() if unit is not None else b"INVOCATION_ID"
+        take, numbers, spans = self.keep.take, self.numbers, self.spans
+        for entry in entries:
+            self.scanned += 1
+            managed = entry.get(id_field)
+            found = managed or entry.get(b"_SYSTEMD_INVOCATION_ID")
+            number = None if found is None else numbers.get(found.decode("ascii", "replace"))
+            stamp, pid = entry.get(b"__REALTIME_TIMESTAMP"), entry.get(b"_PID")
+            micro = int(stamp) if stamp else None
+            if number is not None:
+                span = spans[number]
+                span["first_us"] = micro
+                if span["last_us"] is None:
+                    span["last_us"] = micro
+                span["entries"] += 1
+            message = entry.get(b"MESSAGE", b"")
+            kind = MANAGER if managed is not None else OWN
+            if not take(micro, number, pid, entry, kind, message):
+                break
+
+    def _kernel(self, units: List[str]) -> int:
+        """The kernel's lines of the same span that tell of lost memory, GPUs or processes."""
+        times = [one["first_us"] for one in self.spans] + [one["last_us"] for one in self.spans]
+        known = [one for one in times if one is not None]
+        words = ["-r", "-n", str(KERNEL_LINES * 10)]
+        if known:
+            words.append("--since=@%d" % (min(known) // 1000000))
+            if not any(one["age"] == 0 for one in self.spans):
+                words.append("--until=@%d" % (max(known) // 1000000 + 60))
+        rows = 0
+        for entry in self.journal.entries("MESSAGE,PRIORITY", [*words, "_TRANSPORT=kernel"]):
+            message = entry.get(b"MESSAGE", b"")
+            if any(word in message for word in KERNEL_WORDS):
+                stamp = entry.get(b"__REALTIME_TIMESTAMP")
+                micro = int(stamp) if stamp else None
+                entry[b"SYSLOG_IDENTIFIER"] = b"kernel"
+                if not self.keep.add(micro, None, None, entry, KERNEL, message):
+                    break
+                rows += 1
+                if rows >= KERNEL_LINES:
+                    break
+        return rows
+
+    # --- the answer ------------------------------------------------------------------------
+
+    def _answer(
+        self,
+        unit: Optional[str],
+        user: Optional[str],
+        container: Optional[str],
+        units: List[str],
+        kernel_rows: int,
+    ) -> JournalRead:
+        keep, problems = self.keep, list(self.journal.problems)
+        reading: JournalRead = {
+            "kind": "unit" if unit is not None else "container" if container else "journal",
+            "name": unit if unit is not None else container,
+            "user": user,
+            "units": units,
+            "files": [],
+            "invocations": self.spans,
+            "scanned": self.scanned,
+            "rows": keep.rows,
+            "bytes": keep.bytes,
+            "cut": keep.cut,
+            "kernel_rows": kernel_rows,
+            "truncated": keep.full,
+            "damaged": self.damaged[:20],
+        }
+        if self.damaged:
+            problems.insert(0, "%d damaged journal files were left out" % len(self.damaged))
+        if self.denied:
+            problems.append("%d journal files may not be read here" % len(self.denied))
+        if not problems:
+            return reading
+        if not self.scanned and not self.denied and self.journal.problems:
+            raise Trouble(FAILED, "; ".join(problems)[:500], reading)
+        raise Trouble(PARTIAL, "; ".join(problems)[:500], reading)
+
+
+def _uid(user: str) -> int:
+    if user.isdigit():
+        return int(user)
+    import pwd
+
+    try:
+        return pwd.getpwnam(user).pw_uid
+    except KeyError:
+        raise Trouble(FAILED, "there is no user %r on this host" % user) from None

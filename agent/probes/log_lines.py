@@ -1,0 +1,112 @@
+"""What container runtimes put around a line is taken off; pieces of one line are joined."""
+
+from __future__ import annotations
+
+from fleetmem.agent import wire
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, Optional, Tuple
+
+    Part = Tuple[Optional[int], str, bytes, bool]
+
+NOTHING: Dict[bytes, bytes] = {}
+
+
+class Lines:
+    """Takes raw lines, last first, and hands whole messages to *keep*."""
+
+    __slots__ = ("_joining", "_keep", "scanned")
+
+    def __init__(self, keep: Any) -> None:
+        self._keep = keep
+        self._joining: Dict[str, Tuple[Optional[int], List[bytes]]] = {}
+        self.scanned = 0
+
+    def take(self, line: bytes) -> bool:
+        """One line of the file; false where nothing more is wanted."""
+        self.scanned += 1
+        part = None
+        if line.startswith(b'{"log":'):
+            part = docker(line)
+        elif line[:4].isdigit() and (b" stdout " in line[:60] or b" stderr " in line[:60]):
+            part = cri(line)
+        if part is None:
+            if line.endswith(b"\r"):
+                line = line[:-1]
+            return bool(self._keep.take(None, None, None, NOTHING, 0, line))
+        micro, stream, message, ends = part
+        if not ends:
+            held = self._joining.get(stream)
+            if held is not None:
+                held[1].append(message)
+                self._joining[stream] = (micro, held[1])
+                return True
+        more = self._flush(stream)
+        self._joining[stream] = (micro, [message])
+        return more
+
+    def close(self) -> None:
+        """The oldest lines, whose beginning was awaited."""
+        for stream in list(self._joining):
+            self._flush(stream)
+
+    def _flush(self, stream: str) -> bool:
+        held = self._joining.pop(stream, None)
+        if held is None:
+            return True
+        message = b"".join(reversed(held[1]))
+        entry = {b"SYSLOG_IDENTIFIER": stream.encode()}
+        return bool(self._keep.take(held[0], None, None, entry, 0, message))
+
+
+def docker(line: bytes) -> Optional[Part]:
+    """A line of a json-file log; without a newline in ``log`` the message goes on."""
+    try:
+        row = wire.loads(line.decode("utf-8", "surrogateescape"))
+        log, stream = row["log"], str(row.get("stream", ""))
+        raw = log.encode("utf-8", "surrogatepass")
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+    micro = microseconds(str(row.get("time", "")))
+    ends = raw.endswith(b"\n")
+    return micro, stream, raw.rstrip(b"\r\n") if ends else raw, ends
+
+
+def cri(line: bytes) -> Optional[Part]:
+    """``TIME stdout F MESSAGE``; P says that the message goes on."""
+    parts = line.split(b" ", 3)
+    if len(parts) < 3 or parts[1] not in (b"stdout", b"stderr") or parts[2][:1] not in (b"F", b"P"):
+        return None
+    message = parts[3] if len(parts) == 4 else b""
+    stamp = microseconds(parts[0].decode("ascii", "replace"))
+    return stamp, parts[1].decode(), message, parts[2][:1] == b"F"
+
+
+def microseconds(stamp: str) -> Optional[int]:
+    """RFC 3339 to microseconds since 1970, ``None`` where it is none."""
+    try:
+        year, month, day = int(stamp[0:4]), int(stamp[5:7]), int(stamp[8:10])
+        hour, minute, second = int(stamp[11:13]), int(stamp[14:16]), int(stamp[17:19])
+    except ValueError:
+        return None
+    rest = stamp[19:]
+    digits = ""
+    if rest.startswith("."):
+        for char in rest[1:]:
+            if not char.isdigit():
+                break
+            digits += char
+        rest = rest[1 + len(digits) :]
+    offset = 0
+    if len(rest) == 6 and rest[0] in "+-":
+        try:
+            offset = (int(rest[1:3]) * 60 + int(rest[4:6])) * (-60 if rest[0] == "-" else 60)
+        except ValueError:
+            return None
+    year -= month <= 2
+    of_era = year % 400
+    of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
+    days = year // 400 * 146097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719468
+    seconds = days * 86400 + hour * 3600 + minute * 60 + second - offset
+    return seconds * 1000000 + int((digits + "000000")[:6])

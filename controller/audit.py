@@ -1,0 +1,135 @@
+"""``audit startup`` over hosts: each engine's log to budgets, findings, outliers."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from fleetmem.controller import envelope as env
+from fleetmem.controller import gather, logs
+from fleetmem.controller.log_run import over_hosts, read_sources, record
+from fleetmem.controller.sources import Sources
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fleetmem.controller.envelope import Envelope, Finding, HostEntry
+    from fleetmem.controller.inventory import Host
+    from fleetmem.controller.session import Session
+    from fleetmem.controller.settings import FleetSettings, OnEvent
+    from fleetmem.controller.startup.model import Startup
+
+BESIDE = 3
+"""The newest start and those before it that the screen shows beside it."""
+LIMIT_LINES = 200_000
+
+
+@dataclass(frozen=True, slots=True)
+class AuditOptions:
+    """What is asked of ``audit startup``; ``lines`` and ``unmatched`` add to the envelope."""
+
+    sources: Sources = field(default_factory=Sources)
+    engine: str | None = None
+    lines: bool = False
+    unmatched: bool = False
+
+
+async def audit_startup(
+    hosts: tuple[Host, ...], settings: FleetSettings, options: AuditOptions, on_event: OnEvent
+) -> Envelope:
+    """One row a host with its ``startup`` section; the findings over all of them."""
+    from fleetmem.controller.startup.group import outliers
+
+    found: dict[str, list[Finding]] = {}
+    startups: dict[str, list[Startup]] = {}
+
+    async def work(entry: HostEntry, session: Session, phase: Callable[[str], Any]) -> None:
+        sections, findings, parsed = await _host(entry, session, settings, options, phase)
+        entry["startup"] = sections  # type: ignore[typeddict-unknown-key]
+        found[entry["host"]] = findings
+        startups[entry["host"]] = parsed
+
+    envelope = await over_hosts("audit", hosts, settings, on_event, work)
+    order = envelope["targeted"]
+    envelope["findings"] = [one for host in order for one in found.get(host, [])]
+    pairs = [(host, one) for host in order for one in startups.get(host, [])]
+    envelope["findings"] += cast("list[Finding]", outliers(pairs))
+    env.finish(envelope, 0)
+    await asyncio.to_thread(record, envelope, settings, on_event)
+    return envelope
+
+
+async def _host(
+    entry: HostEntry,
+    session: Session,
+    settings: FleetSettings,
+    options: AuditOptions,
+    phase: Callable[[str], Any],
+) -> tuple[list[dict[str, Any]], list[Finding], list[Startup]]:
+    from fleetmem.controller.startup.judge import judge
+    from fleetmem.controller.startup.patterns import builtin
+
+    facts, devices = await asyncio.gather(
+        gather.ask(session, "host.facts"), gather.ask(session, "gpu.devices")
+    )
+    entry["readings"] |= {"host.facts": facts, "gpu.devices": devices}
+    invocation = options.sources.invocation
+    phase("reading the log")
+    read = await read_sources(
+        entry,
+        session,
+        options.sources,
+        settings,
+        words=list(builtin().only(options.engine).seeds),
+        count=BESIDE if invocation is None else 1,
+        kernel=1,
+        limit_lines=LIMIT_LINES,
+    )
+    phase("parsing")
+    sections: list[dict[str, Any]] = []
+    findings: list[Finding] = []
+    parsed: list[Startup] = []
+    for log in _one_each(read):
+        startup = await asyncio.to_thread(logs.to_startup, log, options.engine)
+        if not startup.invocations:
+            continue
+        section = startup.to_json(options.lines, options.unmatched)
+        _real_ages(section, log)
+        sections.append(section)
+        parsed.append(startup)
+        findings += cast(
+            "list[Finding]",
+            judge(
+                startup,
+                entry["host"],
+                free_now_bytes=_free_now(devices["reading"]),
+                host_memory_bytes=(facts["reading"] or {}).get("total_bytes"),
+            ),
+        )
+    return sections, findings, parsed
+
+
+def _one_each(read: list[logs.Log]) -> list[logs.Log]:
+    """A log for each unit that a pattern named."""
+    found: list[logs.Log] = []
+    for log in read:
+        units = (log.reading["reading"] or {}).get("units") or []
+        found += [logs.of_unit(log, unit) for unit in units] if len(units) > 1 else [log]
+    return found
+
+
+def _real_ages(section: dict[str, Any], log: logs.Log) -> None:
+    """The ages that systemd's invocations have, where older ones were asked for."""
+    ages = {one["id"]: one["age"] for one in log.invocations}
+    for inv in section["invocations"]:
+        age = ages.get(inv["invocation_id"])
+        if age is not None:
+            inv["age"], inv["current"] = age, age == 0
+
+
+def _free_now(devices: Any) -> int | None:
+    """What is free on the fullest GPU."""
+    known = [gpu["free_bytes"] for gpu in devices["gpus"]] if devices else []
+    free = [value for value in known if value is not None]
+    return min(free) if free else None

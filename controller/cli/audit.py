@@ -1,0 +1,149 @@
+"""``fleetmem audit``: judge what hosts say, or what saved logs say; never changes a host."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, cast
+
+import click
+
+from fleetmem.controller.cli import engine
+from fleetmem.controller.cli.live import Live
+from fleetmem.controller.cli.options import Command, Common, common, option
+from fleetmem.controller.cli.screen import Screen
+from fleetmem.controller.cli.source import sources
+from fleetmem.controller.envelope import Envelope, finish, new_envelope, new_run
+from fleetmem.controller.errors import UsageError
+from fleetmem.controller.exit_codes import exit_code
+from fleetmem.controller.render.audit import audit_lines, audit_rows
+from fleetmem.controller.sources import Sources
+
+if TYPE_CHECKING:
+    from fleetmem.controller.envelope import Finding, HostEntry
+
+PLAYBOOKS = ("startup",)
+
+_ABOUT = """Judge what hosts, or saved logs, say. Never changes a host.
+
+PLAYBOOK is startup: an engine's memory budget, rebuilt from its log for each start and each
+rank, with what capped the pool, what changed, and what a changed setting would give.
+Without --unit, --file and --container the engine is found from the GPUs' holders.
+"""
+
+
+@click.command("audit", cls=Command, help=_ABOUT)
+@click.argument("playbooks", metavar="PLAYBOOK...", nargs=-1, required=True)
+@option(
+    "--log",
+    "logs",
+    metavar="FILE",
+    multiple=True,
+    place="first",
+    help="A saved log instead of hosts; - is stdin; repeatable.",
+)
+@sources
+@option("--engine", "engine_name", metavar="NAME", help="Take the log for this engine's.")
+@option("--lines", is_flag=True, help="Show the log line behind every figure.")
+@option("--unmatched", is_flag=True, help="Show memory-looking lines that no pattern knew.")
+@common(hosts="optional")
+def command(
+    common: Common,
+    playbooks: tuple[str, ...],
+    logs: tuple[str, ...],
+    wanted: Sources,
+    engine_name: str | None,
+    lines: bool,
+    unmatched: bool,
+) -> int:
+    """Parse, run, show; the process status."""
+    for name in playbooks:
+        if name not in PLAYBOOKS:
+            raise UsageError(f"there is no playbook {name!r}", f"there is {', '.join(PLAYBOOKS)}")
+    _check_engine(engine_name)
+    _check_mix(logs, wanted)
+    screen = Screen(common)
+    try:
+        begin = time.monotonic()
+        if logs:
+            envelope, code = _offline(logs, engine_name, lines, unmatched), None
+        else:
+            envelope, code = _online(common, screen, wanted, engine_name, lines, unmatched)
+        status = exit_code(
+            envelope,
+            fail_on=None if common.fail_on == "never" else common.fail_on,
+            interrupted=code,
+        )
+        envelope["run"]["exit_code"] = status
+        screen.lines(
+            audit_lines(
+                envelope,
+                evidence=lines,
+                unmatched=unmatched,
+                every=wanted.invocation == "all",
+                seconds=time.monotonic() - begin,
+                inventory=common.inventory,
+            )
+        )
+        if common.output == "csv":
+            screen.rows(envelope, audit_rows(envelope))
+        else:
+            screen.data(envelope)
+        screen.close()
+    finally:
+        screen.discard()
+    return status
+
+
+def _check_engine(name: str | None) -> None:
+    from fleetmem.controller.startup.patterns import builtin
+
+    known = builtin().engines()
+    if name is not None and name not in known:
+        raise UsageError(f"--engine {name!r} is not known", f"known are {', '.join(known)}")
+
+
+def _check_mix(logs: tuple[str, ...], wanted: Sources) -> None:
+    source = click.get_current_context().get_parameter_source("hosts")
+    if logs and source is not None and source.name == "COMMANDLINE":
+        raise UsageError("--log reads saved logs and -H asks hosts: give one of them")
+    if logs and wanted.named:
+        raise UsageError("--log reads saved logs: --unit, --file and --container ask hosts")
+    if logs.count("-") > 1:
+        raise UsageError("--log - reads stdin: once")
+
+
+def _offline(
+    logs: tuple[str, ...], engine_name: str | None, lines: bool, unmatched: bool
+) -> Envelope:
+    from fleetmem.controller.startup.offline import audit_logs
+
+    run = new_run("audit")
+    found = audit_logs(
+        list(dict.fromkeys(logs)), engine=engine_name, lines=lines, unmatched=unmatched
+    )
+    hosts = cast("list[HostEntry]", found["hosts"])
+    envelope = new_envelope(run, [entry["host"] for entry in hosts], hosts)
+    envelope["findings"] = cast("list[Finding]", found["findings"])
+    return finish(envelope, 0)
+
+
+def _online(
+    common: Common,
+    screen: Screen,
+    wanted: Sources,
+    engine_name: str | None,
+    lines: bool,
+    unmatched: bool,
+) -> tuple[Envelope, int | None]:
+    from fleetmem.controller.audit import AuditOptions
+
+    fleet: Any = engine.load_fleet(common)
+    live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
+    options = AuditOptions(wanted, engine=engine_name, lines=lines, unmatched=unmatched)
+
+    async def work() -> Envelope:
+        async with live.ticking():
+            envelope: Envelope = await fleet.audit_startup(options, live.on_event)
+            return envelope
+
+    return engine.run(work, live.note)

@@ -1,0 +1,136 @@
+"""A run that reads logs of many hosts: connect, find the log, read it, record the run."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from fleetmem.controller import envelope as env
+from fleetmem.controller import gather, link, logs
+from fleetmem.controller.runner import HostEnd, run_hosts
+
+if TYPE_CHECKING:
+    from fleetmem.controller.envelope import Envelope, HostEntry
+    from fleetmem.controller.inventory import Host
+    from fleetmem.controller.session import Session
+    from fleetmem.controller.settings import FleetSettings, OnEvent
+    from fleetmem.controller.sources import Sources
+
+Work = Callable[["HostEntry", "Session", Callable[[str], Any]], Awaitable[None]]
+
+ENDING_SHARE = 0.8
+"""Of a host's deadline that reading may take: connecting and the answer need the rest."""
+
+
+def read_seconds(settings: FleetSettings) -> float:
+    """How long one log may be read."""
+    return max(5.0, settings.host_timeout_seconds * ENDING_SHARE - 2.0)
+
+
+async def over_hosts(
+    command: str,
+    hosts: tuple[Host, ...],
+    settings: FleetSettings,
+    on_event: OnEvent,
+    work: Work,
+) -> Envelope:
+    """*work* fills each host's entry; one row a host, whatever happens. Not recorded yet."""
+    entries = {host.name: env.new_host(host.name, "not_attempted") for host in hosts}
+    linker = link.Linker(settings, on_event)
+
+    async def one(host: Host, phase: Any) -> HostEnd:
+        begin = time.monotonic()
+        held = await linker.open(host, phase)
+        entry = entries[host.name]
+        try:
+            phase("reading")
+            await work(entry, held.session, phase)
+            entry["seconds"] = round(time.monotonic() - begin, 3)
+            partial = any(
+                reading["outcome"] != "ok"
+                for name, reading in entry["readings"].items()
+                if not name.startswith("gpu.")
+            )
+            return HostEnd(host.name, "partial" if partial else "ok")
+        finally:
+            await held.close()
+
+    def ended(end: HostEnd) -> None:
+        entry = entries[end.host]
+        entry["outcome"] = end.outcome  # type: ignore[typeddict-item]  # the same words
+        if end.error is not None:
+            entry["error"] = end.error.to_json()  # type: ignore[typeddict-item]
+        on_event({"kind": "host_done", "host": end.host, "outcome": end.outcome})
+
+    run = env.new_run(command)
+    try:
+        await run_hosts(
+            hosts,
+            one,
+            fanout=settings.fanout,
+            deadline_seconds=settings.host_timeout_seconds,
+            on_end=ended,
+            on_phase=lambda host, text: on_event({"kind": "phase", "host": host, "text": text}),
+            on_warning=lambda text: on_event({"kind": "warning", "text": text}),
+        )
+    except asyncio.CancelledError:
+        pass  # what is finished is kept; the rest was not attempted
+    return env.new_envelope(run, list(entries), list(entries.values()))
+
+
+async def read_sources(
+    entry: HostEntry,
+    session: Session,
+    sources: Sources,
+    settings: FleetSettings,
+    **options: Any,
+) -> list[logs.Log]:
+    """The host's logs that *sources* name, else those of the processes that hold its GPUs."""
+    calls = sources.calls()
+    if not sources.named and sources.directory is None:
+        found = await gather.ask(session, "engine.find")
+        entry["readings"]["engine.find"] = found
+        if found["reading"] is None:
+            return []
+        calls = [sources.of(one) for one in found["reading"]["sources"]]
+        if not calls:
+            found["outcome"], found["reason"] = "partial", _nothing(found["reading"])
+            return []
+    seconds = read_seconds(settings) / max(1, len(calls))
+    read: list[logs.Log] = []
+    for call in calls:
+        log = await logs.read_log(session, call, timeout_seconds=seconds, **options)
+        name = "journal.read" if not read else f"journal.read:{log.name}"
+        entry["readings"][name] = log.reading
+        read.append(log)
+    return read
+
+
+def _nothing(reading: Any) -> str:
+    if reading["unplaced"]:
+        first = reading["unplaced"][0]
+        return (
+            f"{first['comm']} {first['pid']} holds a GPU, but {first['why']}; "
+            "name its log with --unit, --file or --container"
+        )
+    return "no process holds a GPU; name the log with --unit, --file or --container"
+
+
+def record(envelope: Envelope, settings: FleetSettings, on_event: OnEvent) -> None:
+    """Keep a finished run in the history; a history that fails never fails the run."""
+    from fleetmem.controller.history import open_or_warn
+
+    history = open_or_warn(
+        lambda text: on_event({"kind": "warning", "text": text}), settings.history_dir
+    )
+    if history is None:
+        return
+    try:
+        history.begin(envelope["run"], envelope["targeted"])
+        for entry in envelope["hosts"]:
+            history.record_host(envelope["run"]["id"], entry)
+        history.finish(envelope)
+    finally:
+        history.close()

@@ -1,0 +1,268 @@
+"""``audit startup`` over hosts: whole screens for few, a fold with the odd ones first for many.
+
+Pure: an envelope in, styled lines or flat rows out.
+"""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from fleetmem.controller.envelope import Envelope, HostEntry, reading_of
+from fleetmem.controller.render.audit_fold import (
+    Row,
+    equal_row,
+    finding_rows,
+    fold_hosts,
+    rest_rows,
+)
+from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
+from fleetmem.controller.render.safe import safe
+from fleetmem.controller.render.size import count
+from fleetmem.controller.render.startup import startup_lines
+
+WHOLE_SCREENS = 2
+"""Up to so many hosts are shown whole, one after the other."""
+
+_HOSTS, _FINDING = 18, 25
+_MAX_EVIDENCE = 2
+_GLYPHS = {
+    "critical": ("✗", "bad"),
+    "warn": ("!", "warn"),
+    "info": ("·", "dim"),
+    "none": ("–", "dim"),
+    "equal": ("✓", "good"),
+}
+
+
+def audit_lines(
+    envelope: Envelope,
+    *,
+    evidence: bool = False,
+    unmatched: bool = False,
+    every: bool = False,
+    seconds: float | None = None,
+    inventory: str | None = None,
+) -> list[Line]:
+    """The screen of an ``audit startup`` run."""
+    if len(envelope["hosts"]) > WHOLE_SCREENS:
+        return _folded(envelope, seconds, inventory)
+    lines: list[Line] = []
+    for entry in envelope["hosts"]:
+        if lines:
+            lines.append(())
+        lines += _whole(entry, envelope, evidence, unmatched, every, seconds)
+    return [_with_inventory(line, inventory) for line in lines]
+
+
+def _whole(
+    entry: HostEntry,
+    envelope: Envelope,
+    evidence: bool,
+    unmatched: bool,
+    every: bool,
+    seconds: float | None,
+) -> list[Line]:
+    lines: list[Line] = []
+    started: Sequence[Mapping[str, Any]] = startups(entry)
+    for one in started:
+        if lines:
+            lines.append(())
+        lines += startup_lines(
+            entry["host"],
+            one,
+            [found for found in envelope["findings"] if _about(found, entry, one, len(started))],
+            evidence=evidence,
+            unmatched=unmatched,
+            every=every,
+            free_now_bytes=free_now_bytes(entry),
+            seconds=seconds,
+        )
+    if not started and entry["error"] is None:
+        said = reasons(entry) or ["no start-up was found"]
+        lines.append(((safe(entry["host"]), "bold"), (f"  {safe(said[0])}", "")))
+        lines += [(("  " + safe(text), "dim"),) for text in said[1:]]
+        return lines
+    if entry["error"] is not None:
+        error = entry["error"]
+        text = f"{entry['outcome']}: {error['code']}: {error['message']}"
+        text = f"✗ {safe(entry['host'])}  {safe(text)}"
+        lines += [((piece, "bad"),) for piece in wrap(text, WIDTH)]
+        if error["hint"]:
+            lines.append(((f"  {safe(error['hint'])}", "dim"),))
+        return lines
+    return lines + [((f"! {safe(text)}", "warn"),) for text in reasons(entry)]
+
+
+def _about(found: Mapping[str, Any], entry: HostEntry, one: Mapping[str, Any], many: int) -> bool:
+    """Whether a finding belongs to this host and, where it has several logs, to this one."""
+    if found["hosts"] != entry["host"]:
+        return False
+    if many == 1:
+        return True
+    return found["subject"] in (one.get("unit"), one.get("source"), one.get("engine"))
+
+
+def startups(entry: HostEntry) -> list[dict[str, Any]]:
+    """The host's ``startup`` section; empty where it has none."""
+    found: list[dict[str, Any]] = entry.get("startup") or []  # type: ignore[assignment]
+    return found
+
+
+def free_now_bytes(entry: HostEntry) -> int | None:
+    """What NVML says is free now on the fullest GPU."""
+    devices = reading_of(entry, "gpu.devices")
+    free = [gpu["free_bytes"] for gpu in devices["gpus"]] if devices else []
+    known = [value for value in free if value is not None]
+    return min(known) if known else None
+
+
+def reasons(entry: HostEntry) -> list[str]:
+    """Why a host is only partly read, a line each; GPU readings only sharpen and say nothing."""
+    return [
+        f"{probe}: {reading['outcome']}: {reading['reason'] or 'no reason given'}"
+        for probe, reading in entry["readings"].items()
+        if reading["outcome"] != "ok" and not probe.startswith("gpu.")
+    ]
+
+
+def _folded(envelope: Envelope, seconds: float | None, inventory: str | None) -> list[Line]:
+    equal, text = equal_row(envelope)
+    rows = finding_rows(envelope)
+    rows += rest_rows(envelope, rows, equal, reasons)
+    lines: list[Line] = [((_title(envelope, seconds), "bold"),), ()]
+    head = f"{'N':>4}  {left('HOSTS', _HOSTS)} {left('FINDING', _FINDING)} EVIDENCE"
+    lines.append(((head, "dim"),))
+    for row in rows:
+        lines += _row(row)
+    if equal:
+        lines += _row(Row("equal", tuple(equal), "equal", ""))
+        lines += [(("      " + piece, "dim"),) for piece in wrap(safe(text), WIDTH - 6)]
+    lines.append(())
+    lines.append(((_tally(rows, equal), ""),))
+    for number, command in enumerate(_next(envelope, rows)):
+        lines.append((("  next   " if number == 0 else " " * 9, "dim"), (safe(command), "next")))
+    return [_with_inventory(line, inventory) for line in lines]
+
+
+def _title(envelope: Envelope, seconds: float | None) -> str:
+    summary = envelope["summary"]
+    parts = [f"{n} {word}" for word, n in summary.items() if word != "targeted" and n]
+    logs = all(entry["host"].startswith("file:") for entry in envelope["hosts"])
+    text = f"{count(summary['targeted'], 'log' if logs else 'host')}: {', '.join(parts)} · startup"
+    text += f" · run {envelope['run']['id']}"
+    return text + (f" · {seconds:.1f} s" if seconds is not None else "")
+
+
+def _row(row: Row) -> list[Line]:
+    glyph, style = _GLYPHS[row.kind]
+    names = wrap(safe(fold_hosts(row.hosts)), _HOSTS)
+    room = WIDTH - _HOSTS - _FINDING - 8
+    said = wrap(safe(row.text), room) if row.text else [""]
+    if len(said) > _MAX_EVIDENCE + 1:
+        said = [*said[:_MAX_EVIDENCE], said[_MAX_EVIDENCE][: room - 1] + "…"]
+    lines: list[Line] = []
+    for number in range(max(len(names), len(said))):
+        host = names[number] if number < len(names) else ""
+        piece = said[number] if number < len(said) else ""
+        first = number == 0
+        lines.append(
+            (
+                (f"{glyph} {right(str(len(row.hosts)), 2)}  " if first else "      ", style),
+                (left(host, _HOSTS) + " ", ""),
+                (left(row.rule if first else "", _FINDING) + " ", style if first else ""),
+                (piece, "dim" if row.kind in ("info", "none", "equal") else ""),
+            )
+        )
+    return lines
+
+
+def _tally(rows: Sequence[Row], equal: Sequence[str]) -> str:
+    parts = []
+    for kind in ("critical", "warn"):
+        number = sum(row.kind == kind for row in rows)
+        if number:
+            parts.append(f"{number} {kind}")
+    odd = {host for row in rows for host in row.hosts if row.kind in ("critical", "warn")}
+    text = f"{', '.join(parts)} on {count(len(odd), 'host')}" if parts else "nothing to report"
+    return text + f" · {len(equal)} equal"
+
+
+def _next(envelope: Envelope, rows: Sequence[Row]) -> list[str]:
+    """The whole screen of the worst host."""
+    worst = next((row for row in rows if row.kind in ("critical", "warn")), None)
+    if worst is None:
+        return []
+    host = worst.hosts[0]
+    entry = next(one for one in envelope["hosts"] if one["host"] == host)
+    one = startups(entry)[0] if startups(entry) else {}
+    if host.startswith("file:"):
+        return [f"fleetmem audit startup --log {shlex.quote(str(one.get('source') or host[5:]))}"]
+    unit = f" --unit {shlex.quote(one['unit'])}" if one.get("unit") else ""
+    return [f"fleetmem audit startup -H {shlex.quote(host)}{unit}"]
+
+
+def _with_inventory(line: Line, inventory: str | None) -> Line:
+    """Commands to copy need the same ``-i``."""
+    if inventory is None:
+        return line
+    start = "fleetmem audit startup -H "
+    full = f"fleetmem audit startup -i {shlex.quote(inventory)} -H "
+    return tuple(
+        (text.replace(start, full, 1), style) if style == "next" else (text, style)
+        for text, style in line
+    )
+
+
+def audit_rows(envelope: Envelope) -> list[dict[str, Any]]:
+    """One flat row for each rank of each start, for csv. Absent is empty."""
+    rows: list[dict[str, Any]] = []
+    for entry in envelope["hosts"]:
+        head = {
+            "run": envelope["run"]["id"],
+            "host": entry["host"],
+            "outcome": entry["outcome"],
+            "error": entry["error"]["code"] if entry["error"] else None,
+        }
+        found = False
+        for one in startups(entry):
+            for inv in one["invocations"]:
+                for rank, values in (inv["ranks"] or {"": {}}).items():
+                    found = True
+                    rows.append(head | _flat(one, inv, rank, values))
+        if not found:
+            rows.append(head | _flat({}, {}, None, {}))
+    return rows
+
+
+_FIGURES = (
+    "avail_before_load_bytes", "total_bytes", "initial_free_bytes", "requested_bytes",
+    "weights_bytes", "kv_cache_bytes", "max_tokens", "mamba_cache_bytes", "graph_bytes",
+    "draft_weights_bytes", "draft_kv_cache_bytes", "draft_max_tokens", "host_kv_bytes",
+    "available_final_bytes", "unaccounted_bytes",
+)  # fmt: skip
+
+
+def _flat(
+    one: Mapping[str, Any], inv: Mapping[str, Any], rank: str | None, values: Mapping[str, Any]
+) -> dict[str, Any]:
+    row = {
+        "engine": inv.get("engine_name") or one.get("engine"),
+        "version": inv.get("engine_version"),
+        "unit": one.get("unit"),
+        "source": one.get("source"),
+        "age": inv.get("age"),
+        "status": inv.get("status"),
+        "started": inv.get("started"),
+        "invocation_id": inv.get("invocation_id"),
+        "rank": rank,
+        **{name: values.get(name) for name in _FIGURES},
+    }
+    return {name: _harmless(value) for name, value in row.items()}
+
+
+def _harmless(value: Any) -> Any:
+    """Text that a spreadsheet would run as a formula gets a leading ``'``."""
+    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
+    return "'" + value if formula else value
