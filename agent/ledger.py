@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import time
+from errno import EDQUOT, ENOSPC
 
 from fleetmem.agent import wire
 from fleetmem.agent.model import DENIED, FAILED, Trouble
@@ -46,11 +47,18 @@ def open_dir() -> str:
     except FileExistsError:
         pass
     except OSError as error:
-        raise Trouble(DENIED, "no_state_dir: %s: %s" % (folder, error.strerror)) from None
+        raise cannot_keep(folder, error) from None
     found = os.lstat(folder)
     if found.st_mode & 0o170077 != 0o040000 or found.st_uid != os.geteuid():
         raise Trouble(DENIED, "no_state_dir: %s is not a private folder of this user" % folder)
     return folder
+
+
+def cannot_keep(path: str, error: OSError) -> Trouble:
+    """The Trouble that *error* about a record at *path* means: no room, or no folder."""
+    if error.errno in (ENOSPC, EDQUOT):
+        return Trouble(FAILED, "remote_disk_full: %s: %s" % (path, error.strerror))
+    return Trouble(DENIED, "no_state_dir: %s: %s" % (path, error.strerror))
 
 
 # --- lock and epoch ------------------------------------------------------------------------
@@ -62,17 +70,24 @@ def lock(operation: str) -> Tuple[int, int]:
 
     folder = open_dir()
     path = os.path.join(folder, "lock")
-    number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        number = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    except OSError as error:
+        raise cannot_keep(path, error) from None
     try:
         flock(number, LOCK_EX | LOCK_NB)
     except OSError:
         holder = os.read(number, 4096).decode("utf-8", "replace").strip()
         os.close(number)
         raise Trouble(DENIED, "locked: held by %s" % (holder or "another run")) from None
-    os.ftruncate(number, 0)
-    os.pwrite(number, operation.encode(), 0)
-    epoch = read_epoch() + 1
-    write_synced(os.path.join(folder, "epoch"), b"%d\n" % epoch)
+    try:
+        os.ftruncate(number, 0)
+        os.pwrite(number, operation.encode(), 0)
+        epoch = read_epoch() + 1
+        write_synced(os.path.join(folder, "epoch"), b"%d\n" % epoch)
+    except OSError as error:
+        os.close(number)
+        raise cannot_keep(folder, error) from None
     _forget_the_dead(os.path.join(folder, "signals"))
     return number, epoch
 
@@ -116,10 +131,16 @@ def write_synced(path: str, data: bytes) -> None:
     temporary = "%s.%s" % (path, os.urandom(6).hex())
     number = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        os.write(number, data)
+        whole = os.write(number, data) == len(data)
         os.fsync(number)
+    except OSError:
+        os.unlink(temporary)
+        raise
     finally:
         os.close(number)
+    if not whole:
+        os.unlink(temporary)
+        raise OSError(ENOSPC, os.strerror(ENOSPC))
     os.rename(temporary, path)
     sync_dir(os.path.dirname(path))
 
@@ -139,22 +160,33 @@ def sync_dir(path: str) -> None:
 def intend(pid: int, start_time: int, signal: str, event: Dict[str, Any]) -> Optional[int]:
     """Record the intent to signal an identity; None if this pair is on record already.
 
-    The descriptor returned is for :func:`done`.
+    The descriptor returned is for :func:`done`. Trouble where it cannot be recorded; then
+    there is no record, and nothing may be sent.
     """
     folder = os.path.join(open_dir(), "signals")
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
         pass
+    except OSError as error:
+        raise cannot_keep(folder, error) from None
     path = os.path.join(folder, "%d-%d-%s" % (pid, start_time, signal))
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_APPEND
     try:
         number = os.open(path, flags, 0o600)
     except FileExistsError:
         return None
-    os.write(number, (wire.dumps(event) + "\n").encode())
-    os.fsync(number)
-    sync_dir(folder)
+    except OSError as error:
+        raise cannot_keep(path, error) from None
+    line = (wire.dumps(event) + "\n").encode()
+    try:
+        if os.write(number, line) != len(line):
+            raise OSError(ENOSPC, os.strerror(ENOSPC))
+        os.fsync(number)
+        sync_dir(folder)
+    except OSError as error:
+        withdraw(number, pid, start_time, signal)
+        raise cannot_keep(path, error) from None
     return number
 
 

@@ -29,6 +29,10 @@ def main(argv):
     try:
         for name in ("ctypes", "fcntl", "marshal", "pwd", "resource", "select", "zlib"):
             __import__(name)
+        try:
+            __import__("_json")
+        except ImportError:
+            __import__("json")
         import marshal
         import pwd
         import zlib

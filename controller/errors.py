@@ -37,6 +37,8 @@
     │   ├── NvmlMissing               nvml_missing
     │   ├── NvmlMismatch              nvml_mismatch
     │   ├── NvmlHung                  nvml_hung
+    │   ├── NvmlNoDriver              nvml_no_driver
+    │   ├── NvmlDenied                nvml_denied
     │   └── NvmlFailed                nvml_failed
     ├── TimedOut                      timed_out               3, outcome timed_out
     ├── NotAttempted                  not_attempted           3, outcome not_attempted
@@ -45,6 +47,7 @@
     │   ├── StalePlan                 stale_plan
     │   ├── Protected                 protected
     │   ├── NotPermitted              not_permitted
+    │   ├── NoStateDir                no_state_dir
     │   ├── DrainRefused              drain_refused
     │   └── HistoryUnavailable        history_unavailable
     ├── NotRecovered                  not_recovered           5
@@ -352,6 +355,20 @@ class NvmlHung(HostFailed):
     remedy = "look at the kernel's log for Xid lines; the driver may need a reboot"
 
 
+class NvmlNoDriver(HostFailed):
+    """The NVML library is there, but the driver's kernel module is not loaded."""
+
+    code = "nvml_no_driver"
+    remedy = "load it (modprobe nvidia), or look at the kernel's log for why it does not load"
+
+
+class NvmlDenied(HostFailed):
+    """The user may not ask NVML on that host."""
+
+    code = "nvml_denied"
+    remedy = "connect as root, set sudo: true, or allow the user the device nodes"
+
+
 class NvmlFailed(HostFailed):
     """NVML answers with an error; it is named."""
 
@@ -410,6 +427,13 @@ class NotPermitted(Refused):
 
     code = "not_permitted"
     remedy = "connect as root, or set sudo: true"
+
+
+class NoStateDir(Refused):
+    """The user has no private runtime directory on the host for the lock and the records."""
+
+    code = "no_state_dir"
+    remedy = "connect as root, set sudo: true, or enable one: loginctl enable-linger USER"
 
 
 class DrainRefused(Refused):

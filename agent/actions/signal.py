@@ -127,7 +127,10 @@ def _one(
             "desk": desk,
             "reason": reason,
         }
-        record = ledger.intend(pid, start, signal, event)
+        try:
+            record = ledger.intend(pid, start, signal, event)
+        except Trouble as trouble:
+            return row("failed", trouble.reason)
         if record is None:
             return row("already", "SIG%s was sent to this process before" % signal)
         try:
