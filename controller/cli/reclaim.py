@@ -152,7 +152,7 @@ def _stored(
     if apply is None:
         if not common.hosts:
             raise UsageError(
-                "-H is needed: which hosts?", "name hosts with -H, or a plan with --apply"
+                "--hosts is missing: which ones?", "name hosts with -H, or a plan with --apply"
             )
         return None
     if common.hosts or common.exclude or options.scoped:

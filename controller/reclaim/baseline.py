@@ -44,8 +44,8 @@ def record(history: History, host: str, survey: Survey, members: Classified) -> 
         used = survey.used(gpu)
         if used is None or used > IDLE_LIMIT_BYTES or survey.listed[gpu]:
             continue
-        if not survey.complete[gpu] or survey.holders_denied:
-            continue
+        if not survey.complete[gpu] or (survey.holders_denied and survey.facts["uid"] != 0):
+            continue  # what even root cannot read (it has more capabilities) is no holder
         opened = [
             m.process for m in members.members.values() if gpu in m.open_gpus or gpu in m.held
         ]

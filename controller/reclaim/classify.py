@@ -16,6 +16,7 @@ from fleetmem.controller.reclaim.survey import (
     descends_from,
     display_name,
     heir_like,
+    may_hold,
     one_family,
 )
 
@@ -190,7 +191,7 @@ def _heirs(
         dead = survey.dead(gpu)
         if not dead or not candidates:
             continue
-        opened = [pid for pid in candidates if gpu in survey.open_gpus(pid)]
+        opened = [pid for pid in candidates if may_hold(survey, pid, gpu)]
         if not opened:
             continue
         if not one_family([survey.processes[pid] for pid in opened]):

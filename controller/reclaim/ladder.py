@@ -37,6 +37,8 @@ Emit = Callable[[dict[str, Any]], None]
 Trail = Callable[[dict[str, Any]], None]
 
 _HEIR_GRACE_SECONDS = 1.0
+_HEIR_SETTLE_SECONDS = 0.5
+"""While a planned fork lives, what is left is most likely its parent's: look soon."""
 _KILL_WAIT_SECONDS = 10.0
 
 
@@ -237,8 +239,10 @@ async def _settle(run: Climb, rung: str) -> None:
     if any(t.member.key in run.alive - set(run.refused) for t in run.plan.first):
         return
     if run.held_gpus():
+        forks = any(t.conditional and t.member.key in run.alive for t in run.plan.targets)
+        seconds = _HEIR_SETTLE_SECONDS if forks else run.settle_seconds
         run.emit({"kind": "phase", "host": run.host, "text": f"{rung}: memory"})
-        await _wait(run, run.settle_seconds, [], memory=True)
+        await _wait(run, min(seconds, run.settle_seconds), [], memory=True)
 
 
 async def _wait(

@@ -23,10 +23,11 @@ TOLERANCE_BYTES = 64 << 20
 """An idle handle costs a few MiB that no list names (3 MiB measured on an H200)."""
 
 LIFETIME = timedelta(minutes=15)
-TEARDOWN_SECONDS = 0.3
-UNPIN_BYTES_PER_SECOND = 7 * (1 << 30)
-RELEASE_BYTES_PER_SECOND = 50 * (1 << 30)
-"""From SIGKILL: 0.15-0.25 s for device memory, pinned host memory at 7 GiB/s (H200, 580)."""
+TEARDOWN_SECONDS = 0.15
+UNPIN_BYTES_PER_SECOND = 6.5 * (1 << 30)
+RELEASE_BYTES_PER_SECOND = 2000 * (1 << 30)
+"""From SIGKILL on an H200 with driver 580: 0.15-0.19 s for 60 GiB of device memory, pinned
+host memory at 6.5-7 GiB/s (docs/gpu-h200.md)."""
 
 
 @dataclass(frozen=True)
@@ -188,13 +189,16 @@ def make_plan(
 
 
 def expected_seconds(members: list[Member]) -> float:
-    """Predicted time from the last KILL to the memory's return, from what is pinned and held."""
-    pinned = sum(m.process["pinned_bytes"] or 0 for m in members)
-    held = sum(m.held_bytes or 0 for m in members)
+    """Predicted time from the last KILL to the memory's return, from what is pinned and held.
+
+    Unpinning counts in sum, device memory once: its teardown runs beside the others'.
+    """
     if not members:
         return 0.0
+    pinned = sum(m.process["pinned_bytes"] or 0 for m in members)
+    held = max(m.held_bytes or 0 for m in members)
     seconds = TEARDOWN_SECONDS + pinned / UNPIN_BYTES_PER_SECOND
-    return round(seconds + held / RELEASE_BYTES_PER_SECOND / max(1, len(members)) / 10, 2)
+    return round(seconds + held / RELEASE_BYTES_PER_SECOND, 2)
 
 
 # --- scope ---------------------------------------------------------------------------------

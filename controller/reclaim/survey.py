@@ -89,6 +89,22 @@ def heir_like(survey: Survey, pid: int) -> bool:
     )
 
 
+CONTEXT_MAP_BYTES = 1 << 20
+"""A context maps 2176 KiB of its own GPU's node and 128 KiB of every other's; forks keep both."""
+
+
+def may_hold(survey: Survey, pid: int, gpu: int) -> bool:
+    """Whether an heir can have memory of *gpu*: by the node it maps as a context does.
+
+    Where it maps no GPU's node like that, any node it has open counts.
+    """
+    holder = survey.holders.get(pid)
+    if holder is None or gpu not in survey.open_gpus(pid):
+        return False
+    contexts = {f["minor"] for f in holder["gpus"] if f["map_bytes"] > CONTEXT_MAP_BYTES}
+    return not contexts or survey.gpus[gpu]["minor"] in contexts
+
+
 def one_family(processes: list[shapes.Identity]) -> bool:
     """Same session, same dedicated control group, or same user and executable."""
     if len({p["sid"] for p in processes}) <= 1:

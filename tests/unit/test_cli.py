@@ -63,7 +63,9 @@ class FakeFleet:
             on_event({"kind": "host_done", "host": entry["host"], "outcome": entry["outcome"]})
         return envelope(*self.entries)
 
-    async def reclaim(self, options: ReclaimOptions, approve: Any, on_event: Any) -> Envelope:
+    async def reclaim(
+        self, options: ReclaimOptions, approve: Any, on_event: Any, stored: Any = None
+    ) -> Envelope:
         """Plan, ask, apply in no time."""
         FakeFleet.options = options
         targets = any("reclaim" in entry and entry["reclaim"]["targets"] for entry in self.entries)

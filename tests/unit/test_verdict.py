@@ -103,8 +103,8 @@ def test_when_memory_counts_as_pinned(seconds: float, falling: bool, verdict: st
 
 
 def test_much_pinned_memory_is_given_more_time() -> None:
-    """700 GiB at 7 GiB/s are 100 s; four times that counts."""
-    before = holding(identity(50, owner=GONE, pinned_bytes=700 * GIB))
+    """650 GiB at 6.5 GiB/s are 100 s; four times that counts."""
+    before = holding(identity(50, owner=GONE, pinned_bytes=650 * GIB))
     assert climbed(dead(), before, Climbed(waited_seconds=390.0)).verdict == "releasing"
     assert climbed(dead(), before, Climbed(waited_seconds=410.0)).verdict == "kernel_pinned"
 
