@@ -251,6 +251,10 @@ def _still_used(
     known = {t.member.key for t in plan.targets} | {s.member.key for s in plan.spared}
     now = [m for m in members.members.values() if gpu in m.held]
     fresh = [m for m in now if m.key not in known]
+    forks = {t.member.key for t in plan.targets if t.conditional}
+    waiting = [m for m in now if m.key in forks]
+    if waiting:
+        return _still_alive(waiting, climbed, gpu, used, host)
     heirs = [m for m in fresh if m.heir_of]
     if heirs:
         names = ", ".join(f"{m.name} {m.pid}" for m in heirs[:3])
