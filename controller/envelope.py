@@ -189,6 +189,7 @@ class Reclaim(TypedDict):
     advice: str | None
     next: list[str]
     expect_seconds: NotRequired[float | None]
+    cache: NotRequired[dict[str, Any]]
 
 
 class Resolved(TypedDict):

@@ -110,6 +110,11 @@ class Fleet:
         nothing. Cancelling the task keeps what is finished: the envelope then says which hosts
         were not attempted and which are unknown.
         """
+        if options.cache is not None:
+            from fleetmem.controller.reclaim.cache_run import CacheRun
+
+            self._warn(on_event)
+            return await CacheRun(self.hosts, self.settings, options, approve, on_event).run()
         from fleetmem.controller.reclaim.run import ReclaimRun
 
         self._warn(on_event)

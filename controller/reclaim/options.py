@@ -9,6 +9,9 @@ UpTo = Literal["drain", "owner", "term", "kill", "heirs"]
 UP_TO: tuple[UpTo, ...] = ("drain", "owner", "term", "kill", "heirs")
 """The rungs in the order they are climbed."""
 
+CacheMode = Literal["auto", "migrate", "drop"]
+CACHE_MODES: tuple[CacheMode, ...] = ("auto", "migrate", "drop")
+
 
 @dataclass(frozen=True, slots=True)
 class ReclaimOptions:
@@ -18,6 +21,8 @@ class ReclaimOptions:
     ``release_timeout_seconds`` ``None``: as long as predicted. ``max_fail`` is a count
     (``"3"``) or a share of the targeted hosts (``"10%"``). ``canary`` hosts go first, alone;
     0 means no canary. ``override_protected`` names the protected pids that may be touched.
+    ``cache`` asks for file pages instead of processes: paths, or none for what lies on
+    NUMA nodes of GPUs; ``cache_mode`` auto migrates where a CPU node has room, else drops.
     """
 
     gpu: str | None = None
@@ -34,6 +39,8 @@ class ReclaimOptions:
     reason: str | None = None
     override_protected: tuple[int, ...] = ()
     detailed_exitcode: bool = False
+    cache: tuple[str, ...] | None = None
+    cache_mode: CacheMode = "auto"
 
     @property
     def scoped(self) -> bool:
