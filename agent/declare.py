@@ -30,7 +30,29 @@ MODULES = {
     "engine.find": "probes.engine",
     "numa.nodes": "probes.numa",
     "pagecache.files": "probes.pagecache",
+    "pagecache.drop": "actions.pagecache",
 }
+
+NVML = ("gpu.devices", "gpu.processes", "gpu.wait")
+"""Calls for the one child that holds the NVML session."""
+
+SPAN_SECONDS = 10.0
+SPANS: Dict[str, float] = {
+    "host.facts": 5.0,
+    "host.operations": 5.0,
+    "gpu.devices": 15.0,
+    "gpu.processes": 15.0,
+    "gpu.wait": 3600.0,
+    "gpu.holders": 20.0,
+    "processes.identity": 20.0,
+    "signal.send": 20.0,
+    "journal.read": 60.0,
+    "engine.find": 15.0,
+    "pagecache.files": 90.0,
+    "pagecache.drop": 300.0,
+}
+"""Default timeouts that differ from SPAN_SECONDS. Here, so that serve knows them without
+loading the modules; a test keeps them equal to what the modules declare."""
 
 CATALOGUE: Dict[str, Union[Probe, Action]] = {}
 

@@ -264,9 +264,14 @@ def _forget_the_dead(folder: str) -> None:
 def trail(event: Dict[str, Any]) -> None:
     """One line in the host's journal, else in ``audit.jsonl``; it is on record on return.
 
+    *event* says what happens by action, signal, pid, comm and operation, or by ``message``.
     Journal: the native protocol of systemd-journald (``systemd.io/JOURNAL_NATIVE_PROTOCOL``).
     """
-    text = "fleetmem: %(action)s %(signal)s to %(pid)d (%(comm)s), operation %(operation)s" % event
+    if "message" in event:
+        text = "fleetmem: %s" % event["message"]
+    else:
+        form = "fleetmem: %(action)s %(signal)s to %(pid)d (%(comm)s), operation %(operation)s"
+        text = form % event
     if os.geteuid() == 0 and _to_journal(text, event):
         return
     path = os.path.join(open_dir(), "audit.jsonl")
@@ -290,6 +295,8 @@ def _to_journal(text: str, event: Dict[str, Any]) -> bool:
 
     fields = {"MESSAGE": text, "SYSLOG_IDENTIFIER": "fleetmem", "PRIORITY": "5"}
     for key, value in event.items():
+        if key == "message":
+            continue
         fields["FLEETMEM_" + key.upper()] = str(value)
     data = "".join("%s=%s\n" % (k, v.replace("\n", " ")) for k, v in fields.items())
     channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
