@@ -35,8 +35,13 @@ def agreed(answer: str, hosts: int) -> bool:
 
 
 async def confirm(what: str, hosts: int) -> bool:
-    """Ask and wait for a line; the end of the input is a no."""
-    sys.stderr.write(question(what, hosts))
+    """Ask whether *what* may be stopped; the end of the input is a no."""
+    return await confirm_text(question(what, hosts), hosts)
+
+
+async def confirm_text(text: str, hosts: int) -> bool:
+    """Write *text* and wait for a line that agrees."""
+    sys.stderr.write(text)
     sys.stderr.flush()
     return agreed(await _line(sys.stdin.fileno()), hosts)
 

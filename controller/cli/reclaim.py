@@ -12,6 +12,7 @@ import click
 from fleetmem.controller.cli import ask, engine
 from fleetmem.controller.cli.live import Live
 from fleetmem.controller.cli.options import Command, Common, common, option
+from fleetmem.controller.cli.reclaim_cache import check_options, reclaim_cache
 from fleetmem.controller.cli.screen import Screen
 from fleetmem.controller.cli.values import cap, span
 from fleetmem.controller.cli.values import pids as pid_list
@@ -19,7 +20,7 @@ from fleetmem.controller.envelope import Envelope, HostEntry
 from fleetmem.controller.errors import PlanInvalid, UsageError
 from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.gpu_scope import parse as parse_gpus
-from fleetmem.controller.reclaim.options import UP_TO, ReclaimOptions
+from fleetmem.controller.reclaim.options import CACHE_MODES, UP_TO, ReclaimOptions
 from fleetmem.controller.render.plan import plan_lines
 from fleetmem.controller.render.question import describe, plan_hashes
 from fleetmem.controller.render.reclaim import ladder_lines
@@ -115,10 +116,29 @@ The plan is shown first; nothing is changed before you agree (or gave --yes).
     place="advanced",
     help="Apply this plan (a file, or the id of a plan or run) instead of making one.",
 )
+@option(
+    "--cache",
+    is_flag=False,
+    flag_value="",
+    multiple=True,
+    metavar="[PATH]",
+    help="Reach file pages instead of processes: of PATHs, or of all on NUMA nodes of GPUs.",
+)
+@option(
+    "--cache-mode",
+    type=click.Choice(CACHE_MODES),
+    default="auto",
+    show_default=True,
+    place="advanced",
+    help="Migrate pages to a CPU node, drop them, or what fits.",
+)
+@click.argument("more", nargs=-1, metavar="")
 @common(hosts="named")
 def command(
     common: Common,
     pids: Any,
+    cache: tuple[str, ...],
+    more: tuple[str, ...],
     override_protected: Any,
     plan_out: str | None,
     apply: str | None,
@@ -128,8 +148,13 @@ def command(
     options = ReclaimOptions(
         pids=tuple(dict.fromkeys(pid for group in pids for pid in group)),
         override_protected=tuple(pid for group in override_protected for pid in group),
+        cache=tuple(dict.fromkeys(path for path in (*cache, *more) if path)) if cache else None,
         **values,
     )
+    if more and not cache:
+        raise click.UsageError(f"got an unexpected argument ({more[0]})")
+    if options.cache is not None:
+        check_options(options, stored=bool(apply or plan_out))
     if options.gpu is not None:
         parse_gpus(options.gpu)
     screen = Screen(common)
@@ -138,7 +163,10 @@ def command(
         if stored is not None:
             common = replace(common, hosts=",".join(stored))
         fleet = engine.load_fleet(common)
-        status = _reclaim(fleet, options, common, screen, plan_out, stored)
+        if options.cache is not None:
+            status = reclaim_cache(fleet, options, common, screen)
+        else:
+            status = _reclaim(fleet, options, common, screen, plan_out, stored)
         screen.close()
     finally:
         screen.discard()

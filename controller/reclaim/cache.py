@@ -62,6 +62,8 @@ class CachePlan:
     targets: tuple[CacheFile, ...]
     spared: tuple[CacheSpared, ...]
     problems: tuple[str, ...]
+    nodes: tuple[int, ...] = ()
+    """Only pages on these NUMA nodes are meant; empty where paths say what is meant."""
 
     @property
     def expires(self) -> datetime:
@@ -83,6 +85,7 @@ class CachePlan:
             "epoch": self.epoch,
             "mode": self.mode,
             "paths": list(self.paths),
+            "nodes": list(self.nodes),
             "files": [[file.argument, file.device, file.inode] for file in self.targets],
         }
 
@@ -132,6 +135,7 @@ def make_plan(
         targets=tuple(targets),
         spared=tuple(spared),
         problems=tuple(problems),
+        nodes=() if paths else tuple(sorted(map(int, gpu_nodes))),
     )
 
 

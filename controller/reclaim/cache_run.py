@@ -230,6 +230,7 @@ class CacheRun:
             {
                 "paths": [file.argument for file in plan.targets],
                 "mode": plan.mode,
+                "nodes": list(plan.nodes),
                 "operation": plan.id,
                 "epoch": epoch,
                 "boot_id": plan.boot_id,

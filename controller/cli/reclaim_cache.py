@@ -1,0 +1,104 @@
+"""``fleetmem reclaim --cache``: file pages instead of processes."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+from typing import Any
+
+from fleetmem.controller.cli import ask, engine
+from fleetmem.controller.cli.live import Live
+from fleetmem.controller.cli.options import Common
+from fleetmem.controller.cli.screen import Screen
+from fleetmem.controller.envelope import Envelope, HostEntry
+from fleetmem.controller.errors import UsageError
+from fleetmem.controller.exit_codes import exit_code
+from fleetmem.controller.reclaim.options import ReclaimOptions
+from fleetmem.controller.render.cache import cache_plan_lines, cache_result_lines, describe_cache
+from fleetmem.controller.render.size import count
+from fleetmem.controller.settings import Event
+
+
+def check_options(options: ReclaimOptions, stored: bool) -> None:
+    """UsageError where ``--cache`` stands beside what reaches processes."""
+    if options.scoped or options.override_protected:
+        raise UsageError(
+            "--cache reaches file pages only: it takes no --gpu, --pid or --user",
+            "reclaim processes first, then run it again with --cache",
+        )
+    if stored:
+        raise UsageError("plans of --cache are not kept: leave --apply and --plan-out out")
+    for path in options.cache or ():
+        if not path.startswith(("/", "hex:")):
+            raise UsageError(f"--cache {path}: a path on the hosts is expected, from / on")
+
+
+def reclaim_cache(fleet: Any, options: ReclaimOptions, common: Common, screen: Screen) -> int:
+    """Plan, show, ask, apply, verify; the process status."""
+    live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
+    shown = refused = False
+
+    def on_event(event: Event) -> None:
+        if event["kind"] != "rung":  # its figures are in the answer below
+            live.on_event(event)
+
+    async def approve(entries: Sequence[HostEntry]) -> bool:
+        nonlocal shown, refused
+        with live.asking():
+            shown = True
+            agreed = await _approve(entries, options, screen)
+        refused = not agreed
+        return agreed
+
+    async def work() -> Envelope:
+        async with live.ticking():
+            envelope: Envelope = await fleet.reclaim(options, approve, on_event)
+            return envelope
+
+    envelope, signal_code = engine.run(work, live.note)
+    status = exit_code(
+        envelope,
+        plan_only=refused or (options.dry_run and options.detailed_exitcode),
+        fail_on=None if common.fail_on == "never" else common.fail_on,
+        interrupted=signal_code,
+    )
+    envelope["run"]["exit_code"] = status
+    if common.inventory:
+        _name_inventory(envelope, common.inventory)
+    if not screen.table:
+        screen.data(envelope)
+        return status
+    lines = [] if shown else cache_plan_lines(envelope["hosts"])
+    result = cache_result_lines(envelope["hosts"])
+    screen.lines([*lines, (), *result] if lines or shown else result)
+    return status
+
+
+async def _approve(entries: Sequence[HostEntry], options: ReclaimOptions, screen: Screen) -> bool:
+    """Show the plan and find out whether it may be applied."""
+    lines = cache_plan_lines(entries)
+    asking = not options.yes and ask.can_ask()
+    screen.lines(lines)
+    if (asking and not screen.watched) or not (options.yes or screen.on_stdout):
+        screen.aside(lines)
+    if options.yes:
+        return True
+    if not asking:
+        text = "nothing was changed: no terminal to ask at; add --yes to apply"
+        screen.aside([((text, "warn"),)])
+        return False
+    what, hosts = describe_cache(entries)
+    how = "[y/N] " if hosts == 1 else "Type the number of hosts to go on, Enter to stop: "
+    question = f"Let {what} leave memory on {count(hosts, 'host')}? {how}"
+    return await ask.confirm_text(question, hosts)
+
+
+def _name_inventory(envelope: Envelope, inventory: str) -> None:
+    """Make the commands to copy work from here: they need the same ``-i``."""
+    for entry in envelope["hosts"]:
+        if "reclaim" in entry:
+            section = entry["reclaim"]
+            section["next"] = [
+                step.replace(" -H ", f" -i {shlex.quote(inventory)} -H ", 1)
+                for step in section["next"]
+            ]

@@ -1,0 +1,173 @@
+"""``reclaim --cache``: the plan, and what became of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from fleetmem.controller.aggregate import fold_hosts, fold_numbers, template
+from fleetmem.controller.envelope import HostEntry
+from fleetmem.controller.memory_table import directory
+from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
+from fleetmem.controller.render.next_steps import next_lines
+from fleetmem.controller.render.safe import safe
+from fleetmem.controller.render.size import GIB, NONE, count, gib, seconds, thousands
+
+_MODES = {
+    "auto": "migrate where a CPU node has room, else drop",
+    "migrate": "migrate to a CPU node",
+    "drop": "drop",
+}
+_NAME = 44
+_MAX = 12
+_MARKS = {
+    "reclaimed": ("✓", "good"),
+    "planned": ("!", "warn"),
+    "nothing_to_do": ("·", "dim"),
+}
+
+
+def cache_plan_lines(entries: Sequence[HostEntry]) -> list[Line]:
+    """Files by directory that would leave memory, then what is spared and why."""
+    shown = [entry for entry in entries if "reclaim" in entry and "cache" in entry["reclaim"]]
+    sections = [entry["reclaim"]["cache"] for entry in shown]
+    if not any(section["files"] or section["spared"] for section in sections):
+        return []
+    mode = _MODES[sections[0]["mode"]]
+    who = safe(shown[0]["host"]) if len(shown) == 1 else count(len(shown), "host")
+    plan = shown[0]["reclaim"]["plan"]
+    name = f"PLAN {safe(plan['id'], 16)}  " if plan and len(shown) == 1 else "PLAN  "
+    title = f"{name}{who} · page cache: {mode} · GiB · nothing has been changed"
+    lines: list[Line] = [((piece, "bold"),) for piece in wrap(title, WIDTH)]
+    files = _rows((entry["host"], one, "") for entry, section in zip(shown, sections, strict=True)
+                  for one in section["files"])  # fmt: skip
+    spared = _rows((entry["host"], one, one["why"])
+                   for entry, section in zip(shown, sections, strict=True)
+                   for one in section["spared"])  # fmt: skip
+    head = f"{left('FILE PAGES', _NAME)}{right('FILES', 7)}{right('GiB', 9)}  ON"
+    if files:
+        lines.append(((head, "dim"),))
+        lines += _lines(files, "")
+    if spared:
+        lines.append((("SPARED" if files else head.replace("FILE PAGES", "SPARED    "), "dim"),))
+        lines += _lines(spared, "dim")
+    problems = list(dict.fromkeys(text for section in sections for text in section["problems"]))
+    for problem in problems[:_MAX]:
+        lines += [((piece, "warn"),) for piece in wrap(f"! {safe(problem)}", WIDTH)]
+    return lines
+
+
+def _rows(files: Iterable[tuple[str, Mapping[str, Any], str]]) -> list[dict[str, Any]]:
+    found: dict[tuple[str, str], dict[str, Any]] = {}
+    for host, one, why in files:
+        key = (directory(one["path"]), template(why) if "bytes" in why else why)
+        empty = {"name": key[0], "why": why, "files": 0, "bytes": 0, "nodes": set(), "hosts": {}}
+        row = found.setdefault(key, empty)
+        row["files"] += 1
+        row["bytes"] += one.get("before_bytes", one.get("resident_bytes")) or 0
+        row["nodes"].update(int(node) for node in one["by_numa_node"] or {})
+        row["hosts"][host] = None
+    return sorted(found.values(), key=lambda row: -row["bytes"])
+
+
+def _lines(rows: Sequence[Mapping[str, Any]], style: str) -> list[Line]:
+    lines: list[Line] = []
+    for row in rows[:_MAX]:
+        nodes = f"NUMA {fold_numbers(row['nodes'])}" if row["nodes"] else NONE
+        if len(row["hosts"]) > 1:
+            nodes += f" · {safe(fold_hosts(row['hosts']))}"
+        name = row["name"] if len(row["name"]) < _NAME else "…" + row["name"][-_NAME + 2 :]
+        text = f"{left(safe(name), _NAME)}{right(thousands(row['files']), 7)}"
+        text += f"{right(_gib(row['bytes']), 9)}  {nodes}"
+        lines.append(((text, style),))
+        if row["why"]:
+            pieces = wrap(safe(row["why"]), WIDTH - 4)
+            lines += [((f"    {piece}", style),) for piece in pieces]
+    if len(rows) > _MAX:
+        lines.append(((f"… {len(rows) - _MAX} more directories; -o json lists all", "dim"),))
+    return lines
+
+
+def _gib(size: int) -> str:
+    return f"{size / GIB:.3f}" if 0 < size < GIB // 20 else gib(size)
+
+
+def cache_result_lines(entries: Sequence[HostEntry]) -> list[Line]:
+    """One block a host or a group of hosts that ended alike, worst first; ``next`` last."""
+    groups: dict[tuple[str, str], list[HostEntry]] = {}
+    for entry in entries:
+        word, text = _said(entry)
+        groups.setdefault((word, template(text)), []).append(entry)
+    order = [*_MARKS]
+    lines: list[Line] = []
+    for (word, _), group in sorted(
+        groups.items(), key=lambda item: order.index(item[0][0]) + 1 if item[0][0] in order else 0
+    ):
+        glyph, style = _MARKS.get(word, ("✗", "bad"))
+        indent = max(14, len(word) + 4)
+        hosts = safe(fold_hosts(entry["host"] for entry in group))
+        texts = list(dict.fromkeys(_said(entry)[1] for entry in group))
+        more = f" (and {len(texts) - 1} alike)" if len(texts) > 1 else ""
+        first, *rest = wrap(f"{hosts}: {safe(texts[0])}{more}", WIDTH - indent)
+        lines.append(((f"{glyph} {left(word, indent - 2)}", style), (first, "")))
+        lines += [((" " * indent + piece, ""),) for piece in rest]
+        if len(group) == 1:
+            lines += _nodes(group[0], indent)
+    return lines + next_lines(entries)
+
+
+def _said(entry: HostEntry) -> tuple[str, str]:
+    if "reclaim" not in entry or (entry["error"] and entry["reclaim"]["verdict"] != "unknown"):
+        error = entry["error"]
+        text = f"{error['code']}: {error['message']}" if error else "no answer"
+        return entry["outcome"], text
+    section = entry["reclaim"]
+    cache = section["cache"]
+    word = section["verdict"]
+    if word == "planned":
+        size = sum(one["before_bytes"] for one in cache["files"])
+        return word, f"{count(len(cache['files']), 'file')}, {_gib(size)} GiB would leave memory"
+    if word == "reclaimed":
+        took = section["rungs"][-1]["seconds"] if section["rungs"] else None
+        parts = []
+        if cache["freed_bytes"]:
+            parts.append(f"{_gib(cache['freed_bytes'])} GiB of file pages dropped")
+        if cache["moved_bytes"]:
+            parts.append(f"{_gib(cache['moved_bytes'])} GiB migrated")
+        spared = f", {count(len(cache['spared']), 'file')} spared" if cache["spared"] else ""
+        return word, f"{' and '.join(parts) or 'nothing was left'} in {seconds(took)}{spared}"
+    return word, cache["why"]
+
+
+def _nodes(entry: HostEntry, indent: int) -> list[Line]:
+    """What became free where, with the per-CPU lists that hold some of it back."""
+    lines: list[Line] = []
+    for node in entry["reclaim"]["numa_nodes"] if "reclaim" in entry else ():
+        before, after = node["before_free_bytes"], node["after_free_bytes"]
+        if after is None or not (node["planned_bytes"] or node["freed_bytes"]):
+            continue
+        text = f"NUMA {node['id']}: free {gib(before)} → {gib(after)} GiB"
+        text += f", file pages {gib(node['before_file_bytes'])} → {gib(node['after_file_bytes'])}"
+        lists = (node["before_percpu_bytes"], node["after_percpu_bytes"])
+        if None not in lists:
+            text += f", per-CPU lists {lists[0] / GIB:+.2f}".replace("+", "") + " → "
+            text += f"{lists[1] / GIB:.2f}"
+        lines.append(((" " * indent + text, "dim"),))
+    for gpu in entry["reclaim"]["gpus"] if "reclaim" in entry else ():
+        if gpu["after_bytes"] is not None:
+            text = (
+                f"GPU {gpu['index']}: used {gib(gpu['before_bytes'])} → {gib(gpu['after_bytes'])}"
+            )
+            lines.append(((f"{' ' * indent}{text} GiB by NVML", "dim"),))
+    return lines
+
+
+def describe_cache(entries: Sequence[HostEntry]) -> tuple[str, int]:
+    """What would leave memory, in words, and on how many hosts."""
+    files = size = hosts = 0
+    for entry in entries:
+        rows = entry["reclaim"]["cache"]["files"] if "reclaim" in entry else []
+        files += len(rows)
+        hosts += bool(rows)
+        size += sum(one["before_bytes"] for one in rows)
+    return f"{_gib(size)} GiB of file pages ({count(files, 'file')})", hosts
