@@ -78,6 +78,11 @@ class Member:
         return "launcher dead"
 
     @property
+    def listed_gpus(self) -> list[int]:
+        """GPUs on whose lists NVML names it, with or without files of the driver."""
+        return sorted({part[0] for part in self.parts})
+
+    @property
     def held_bytes(self) -> int | None:
         """Bytes over all GPUs; None where one of them is unknown."""
         known = [size for size in self.held.values() if size is not None]

@@ -263,7 +263,7 @@ def _named(member: Member, options: ReclaimOptions) -> bool:
 
 
 def _touches(member: Member, scope: tuple[int, ...]) -> bool:
-    return not set(scope).isdisjoint({*member.held, *member.open_gpus})
+    return not set(scope).isdisjoint({*member.held, *member.listed_gpus, *member.open_gpus})
 
 
 def _spare(

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fleetmem.controller.envelope import Reclaim, Rung, Spared, Target
+    from fleetmem.controller.reclaim.classify import Member
     from fleetmem.controller.reclaim.plan import Plan
     from fleetmem.controller.reclaim.survey import Survey
 
@@ -86,8 +87,15 @@ def _spared(spared: Any) -> Spared:
         "start_time": process["start_time"],
         "name": member.name,
         "class": member.kind,
-        "gpus": sorted(member.held) or list(member.open_gpus),
-        "held_bytes": member.held_bytes if member.held else 0,
+        "gpus": sorted(member.held) or member.listed_gpus or list(member.open_gpus),
+        "held_bytes": _bytes_of(member),
         "why": spared.why,
         "user": process["user"],
     }
+
+
+def _bytes_of(member: Member) -> int | None:
+    """Bytes it holds; None where NVML names it and nothing proves that they are its own."""
+    if member.held:
+        return member.held_bytes
+    return None if member.listed_gpus else 0

@@ -281,26 +281,67 @@ def inventory(lab: api.Lab, folder: Path, sudo: bool) -> Path:
     return path
 
 
-def test_an_ordinary_user_touches_nothing_of_others(tmp_path: Path) -> None:
-    """Without sudo what others own is spared; their own they may have; with sudo all."""
-    with api.lab(n=2) as lab:
-        theirs, own = lab.hosts
-        root = lab.hog(theirs, "orphan", 0, 30000)
-        mine = lab.hog(own, "orphan", 0, 30000, user="ops")
-        lab.exec(own, "sh", "-c", "mkdir -p /run/user/1000")
-        plain = Desk(inventory(lab, tmp_path, False), tmp_path / "state")
-        found = plain.reclaim("--gpu", "0", "--yes", "--grace-period", "1s")
-        assert found.targets(theirs) == {}
-        assert found.host(theirs)["outcome"] == "partial"
-        assert gpu(found, theirs)[0] in ("nothing_to_do", "not_permitted")
-        spared = found.spared(theirs)
-        assert [kind for kind, _ in spared.values()] in ([], ["foreign"])
-        assert lab.signals(theirs, root.holders[0]) == []
-        assert found.targets(own) == {mine.holders[0]: "detached"}
-        asroot = Desk(inventory(lab, tmp_path, True), tmp_path / "state")
-        again = asroot.reclaim("--gpu", "0", "--yes", "--grace-period", "1s")
-        assert again.verdicts(theirs) == {0: "reclaimed"}
-        assert again.code == 0
-        assert inside.used(lab, theirs) == 0
-        assert inside.used(lab, own) == 0
-        no_agents(lab, list(lab.hosts), 3.0)
+@dataclass(frozen=True)
+class Users:
+    """Root's holder, one of ops, one of ops without a place for records; a run as ops."""
+
+    lab: api.Lab
+    theirs: str
+    own: str
+    homeless: str
+    hogs: dict[str, api.Hog]
+    folder: Path
+    found: Answer
+
+
+@pytest.fixture(scope="module")
+def users(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Users]:
+    folder = tmp_path_factory.mktemp("users")
+    with api.lab(n=3) as lab:
+        theirs, own, homeless = lab.hosts
+        hogs = {
+            theirs: lab.hog(theirs, "retitled", 0, 30000),
+            own: lab.hog(own, "orphan", 0, 30000, user="ops"),
+            homeless: lab.hog(homeless, "orphan", 0, 30000, user="ops"),
+        }
+        assert lab.exec(homeless, "rmdir", "/run/user/1000").returncode == 0
+        desk = Desk(inventory(lab, folder, False), folder / "state")
+        found = desk.reclaim("--gpu", "0", "--yes", "--grace-period", "1s")
+        yield Users(lab, theirs, own, homeless, hogs, folder, found)
+
+
+def test_what_others_own_is_listed_and_not_touched(users: Users) -> None:
+    """Even a leftover: without rights it is foreign, and the verdict says why."""
+    host, (pid,) = users.theirs, users.hogs[users.theirs].holders
+    assert users.found.targets(host) == {}
+    assert users.found.spared(host)[pid][0] == "foreign"
+    assert "belongs to user root" in users.found.spared(host)[pid][1]
+    assert users.found.host(host)["outcome"] == "partial"
+    assert gpu(users.found, host)[0] == "not_permitted"
+    assert users.found.code == 7
+    assert users.lab.signals(host, pid) == []
+
+
+def test_their_own_they_may_have(users: Users) -> None:
+    host, (pid,) = users.own, users.hogs[users.own].holders
+    assert users.found.targets(host) == {pid: "detached"}
+    assert gpu(users.found, host)[0] == "reclaimed"
+    assert [one.name for one in users.lab.signals(host, pid)] == ["TERM"]
+
+
+def test_without_a_place_for_records_nothing_is_done(users: Users) -> None:
+    host, (pid,) = users.homeless, users.hogs[users.homeless].holders
+    assert users.found.host(host)["error"]["code"] == "no_state_dir"
+    assert users.lab.signals(host, pid) == []
+    assert inside.exists(users.lab, host, pid)
+
+
+def test_with_sudo_all_is_reclaimed(users: Users) -> None:
+    desk = Desk(inventory(users.lab, users.folder, True), users.folder / "sudo")
+    found = desk.reclaim("--gpu", "0", "--yes", "--grace-period", "1s")
+    assert found.verdicts(users.theirs) == {0: "reclaimed"}
+    assert found.verdicts(users.homeless) == {0: "reclaimed"}
+    assert found.verdicts(users.own) == {0: "nothing_to_do"}
+    assert found.code == 0
+    assert [inside.used(users.lab, host) for host in users.lab.hosts] == [0, 0, 0]
+    no_agents(users.lab, list(users.lab.hosts), 3.0)

@@ -135,6 +135,15 @@ def test_what_others_own_is_never_a_target() -> None:
     assert spared(made) == {50: ("belongs to user bob", "")}
 
 
+def test_a_number_without_files_is_listed_and_left() -> None:
+    """NVML names it; as an ordinary user its files may just not be seen."""
+    made = plan(survey(identity(50), lists={0: [listed(50, 90 * GIB)]}), ReclaimOptions(gpu="0"))
+    assert targets(made) == {}
+    ((pid, (why, reach)),) = spared(made).items()
+    assert (pid, reach) == (50, "")
+    assert why.endswith("NVML names its number, but no file of the driver is seen in it")
+
+
 def test_forks_of_a_target_are_conditional() -> None:
     up = [{"pid": 50, "start_time": 500, "comm": "python3"}]
     found = survey(
