@@ -43,6 +43,9 @@ def _parser() -> argparse.ArgumentParser:
         action="store_true",
         help="one more host: a virtual machine with two NUMA nodes, one of them a GPU's",
     )
+    start.add_argument(
+        "--systemd", action="store_true", help="hosts with a systemd and a journald of their own"
+    )
     start.set_defaults(run=_up)
     end = commands.add_parser("down", help="end a lab; nothing is left")
     end.add_argument("dir", type=Path)
@@ -75,6 +78,7 @@ def _up(wish: argparse.Namespace) -> int:
         wish.net,
         wish.expose,
         wish.numa_vm,
+        wish.systemd,
     )
     summary: dict[str, object] = {
         "dir": str(lab.directory),

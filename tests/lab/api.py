@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab import kernel, state
+from tests.lab import kernel, state, systemd_host
 from tests.lab.build import LabError
 from tests.lab.hogs import Hog, hog_command, parse_hog
 from tests.lab.signals import Signal, read_signals
@@ -173,13 +173,15 @@ def up(
     net: bool = False,
     expose: Sequence[Path] = (),
     numa_vm: bool = False,
+    systemd: bool = False,
 ) -> Lab:
     """Starts ``n`` hosts and returns when every sshd answers. Raises LabError.
 
     ``while_pid``: the lab ends when that process does. ``net``: a network namespace for each
     host. ``expose``: paths of this machine that hosts see at the same place, although /root,
     /tmp, /run and /home are private. ``numa_vm``: one more host after the ``n``, a virtual
-    machine with two NUMA nodes, the second a GPU's (``n`` may then be 0).
+    machine with two NUMA nodes, the second a GPU's (``n`` may then be 0). ``systemd``: the
+    hosts run a systemd and a journald of their own, on an image that is built once.
     """
     if os.geteuid() != 0:
         raise LabError("the lab needs root: it makes namespaces and device nodes")
@@ -196,6 +198,7 @@ def up(
         "while_pid": while_pid,
         "net": net,
         "numa_vm": numa_vm,
+        "systemd": systemd,
         "expose": [os.path.abspath(path) for path in expose],
         "fd": theirs.fileno(),
     }
@@ -249,6 +252,7 @@ def down(directory: Path) -> None:
         finally:
             os.close(fd)
     _await_hosts(found)
+    _release_cgroups(found)
     if (directory / state.RECORD).exists():  # the keeper was killed and left its files
         os.close(state.claim(directory, False))
         state.remove(directory, bool(found.get("created", False)))
@@ -275,6 +279,14 @@ def _await_hosts(found: dict[str, object]) -> None:
             time.sleep(0.01)
 
 
+def _release_cgroups(found: dict[str, object]) -> None:
+    """What hosts with systemd leave where their keeper was killed."""
+    hosts = found["hosts"]
+    assert isinstance(hosts, dict)
+    for row in hosts.values():
+        systemd_host.release_of(row["address"])
+
+
 @contextlib.contextmanager
 def lab(
     n: int = 1,
@@ -283,11 +295,12 @@ def lab(
     net: bool = False,
     expose: Sequence[Path] = (),
     numa_vm: bool = False,
+    systemd: bool = False,
 ) -> Iterator[Lab]:
     """A lab in a scratch directory that ends with the block, and with this process."""
     with tempfile.TemporaryDirectory(prefix="fleetmem-lab-") as scratch:
         directory = Path(scratch) / "lab"
-        running = up(directory, n, gpus, gpu_mib, os.getpid(), net, expose, numa_vm)
+        running = up(directory, n, gpus, gpu_mib, os.getpid(), net, expose, numa_vm, systemd)
         try:
             yield running
         finally:

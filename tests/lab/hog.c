@@ -302,8 +302,10 @@ static void hold(void)
     start_watching(is("term-ignorer") || is("retitled"), is("leader-zombie"));
     if (is("leader-zombie"))
         syscall(SYS_exit, 0);
-    say(is("unreaped") ? "dead" : "holders", getpid());
-    let_go();
+    if (!is("unit")) { /* a service keeps its output, and nobody waits for it */
+        say(is("unreaped") ? "dead" : "holders", getpid());
+        let_go();
+    }
     for (;;)
         pause();
 }
@@ -527,6 +529,8 @@ int main(int argc, char **argv)
         signal(i, SIG_DFL); /* an ignored signal could not be waited for */
     struct found found = {0};
     need_gpu();
+    if (is("unit"))
+        hold();
     if (is("ambiguous-heirs"))
         start_two_families(&found);
     else

@@ -22,6 +22,7 @@ KINDS = (
     "ambiguous-heirs",
     "unreaped",
     "bystander",
+    "unit",
 )
 
 
@@ -47,7 +48,20 @@ def hog_command(kind: str, gpu: int, mib: int, title: str | None) -> str:
     words = ["/run/lab/hog", kind, str(gpu), str(mib)]
     if title is not None:
         words.append(title)
-    return shlex.join(words)
+    return unit_command(words) if kind == "unit" else shlex.join(words)
+
+
+def unit_command(words: list[str]) -> str:
+    """Starts a hog as a service of the host's systemd and waits until it is charged."""
+    return (
+        "unit=lab-hog-$$; "
+        f"systemd-run --quiet --unit=$unit -- {shlex.join(words)} || exit 1; "
+        'pid=$(systemctl show --property=MainPID --value "$unit"); '
+        "for try in $(seq 200); do "
+        'if grep -qs " pid=$pid " /run/nvml-sim/charges/*; then '
+        'echo "{\\"holders\\": [$pid], \\"dead\\": [], \\"helpers\\": []}"; exit 0; fi; '
+        'sleep 0.05; done; echo "hog: $unit took no GPU" >&2; exit 1'
+    )
 
 
 def parse_hog(done: subprocess.CompletedProcess[str]) -> Hog:

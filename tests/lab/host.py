@@ -39,10 +39,10 @@ def become(spec: HostSpec, listener: socket.socket | None) -> None:
     opened = {path: os.open(path, os.O_PATH) for path in _sources(spec)}
     kernel.mount("proc", "/proc", "proc")
     kernel.read_only("/sys")  # cgroups and kernel settings there are the machine's
-    _run(spec, opened)
+    mount_run(spec, opened)
     _etc(spec, opened)
     _homes()
-    _dev(spec)
+    mount_dev(spec)
     for path in (*PRIVATE_VAR, "/tmp"):
         if os.path.isdir(path):
             kernel.mount("tmpfs", path, "tmpfs", 0, "mode=1777")
@@ -72,7 +72,8 @@ def _bind(fd: int, target: str) -> None:
     kernel.mount(f"/proc/self/fd/{fd}", target, None, kernel.MS_BIND | kernel.MS_REC)
 
 
-def _run(spec: HostSpec, opened: dict[str, int]) -> None:
+def mount_run(spec: HostSpec, opened: dict[str, int]) -> None:
+    """A /run of the host's own, with what the lab binds into it."""
     kernel.mount("tmpfs", "/run", "tmpfs", 0, "mode=0755")
     places = {
         spec.home: "/run/host",
@@ -115,7 +116,8 @@ def _homes() -> None:
         os.chown(f"/home/{name}", uid, uid)
 
 
-def _dev(spec: HostSpec) -> None:
+def mount_dev(spec: HostSpec) -> None:
+    """A /dev of the host's own, with its GPUs' nodes."""
     new = "/run/dev"
     os.mkdir(new)
     kernel.mount("tmpfs", new, "tmpfs", 0, "mode=0755")

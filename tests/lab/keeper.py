@@ -18,7 +18,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
-from tests.lab import address, build, devices, files, host, kernel, numa_vm, state
+from tests.lab import (
+    address,
+    build,
+    devices,
+    files,
+    host,
+    image,
+    kernel,
+    numa_vm,
+    state,
+    systemd_host,
+)
 
 SECONDS_TO_ANSWER = 30.0
 SECONDS_TO_DIE = 30.0  # the machine's pid 1 may be slow to reap what `exec` left
@@ -32,6 +43,7 @@ class Running:
     created: bool
     pids: dict[str, int] = field(default_factory=dict)
     consoles: list[int] = field(default_factory=list)
+    cgroups: list[Path] = field(default_factory=list)
 
 
 def main() -> int:
@@ -112,6 +124,10 @@ def _start(
     numbers, running.consoles = devices.gpu_numbers(gpus, directory)
     net = bool(wish["net"])
     extra = files.sshd_extra()
+    root = None
+    if wish.get("systemd"):
+        systemd_host.prepare()
+        root = str(image.image())
     base, reservation = address.reserve(str(directory), count + 1)
     names = [f"gh200-{index:02d}" for index in range(1, count + 1)]
     key = state.client_key(directory)
@@ -135,7 +151,9 @@ def _start(
     for spec in specs:
         files.write(spec, key)
         listener = address.listen(spec.address) if net else None
-        pid, pipe = _fork_host(spec, listener)
+        if root is not None:
+            running.cgroups.append(systemd_host.cgroup(spec))
+        pid, pipe = _fork_host(spec, listener, root)
         running.pids[spec.name] = pid
         pipes[pipe] = spec.name
         if listener is not None:
@@ -159,15 +177,25 @@ def _start(
     return {"hosts": {spec.name: f"{spec.address}:{spec.port}" for spec in specs}}
 
 
-def _fork_host(spec: files.HostSpec, listener: socket.socket | None) -> tuple[int, int]:
-    """(pid, pipe): the pipe ends empty when the host's pid 1 runs, else it tells why not."""
+def _fork_host(
+    spec: files.HostSpec, listener: socket.socket | None, root: str | None
+) -> tuple[int, int]:
+    """(pid, pipe): the pipe ends empty when the host's pid 1 runs, else it tells why not.
+
+    *root* is the image of a host with systemd.
+    """
+    become = (
+        (lambda: host.become(spec, listener))
+        if root is None
+        else (lambda: systemd_host.become(spec, root))
+    )
     own = os.open("/proc/self/ns/pid", os.O_RDONLY | os.O_CLOEXEC)
     reader, writer = os.pipe2(os.O_CLOEXEC)
     keeper = os.getpid()
     kernel.unshare(kernel.CLONE_NEWPID)
     pid = os.fork()
     if pid == 0:
-        _child(lambda: host.become(spec, listener), writer, keeper)
+        _child(become, writer, keeper)
     kernel.setns(own, kernel.CLONE_NEWPID)
     os.close(own)
     os.close(writer)
@@ -263,6 +291,8 @@ def _end(running: Running) -> None:
         if left:
             time.sleep(0.005)
     devices.release(running.consoles)
+    for path in running.cgroups:
+        systemd_host.release(path)
     if not left:
         state.remove(running.directory, running.created)
 
