@@ -12,7 +12,7 @@ from fleetmem.controller.log_run import over_hosts, read_sources, record
 from fleetmem.controller.sources import Sources
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from fleetmem.controller.envelope import Envelope, Finding, HostEntry
     from fleetmem.controller.inventory import Host
@@ -133,3 +133,22 @@ def _free_now(devices: Any) -> int | None:
     known = [gpu["free_bytes"] for gpu in devices["gpus"]] if devices else []
     free = [value for value in known if value is not None]
     return min(free) if free else None
+
+
+_WORST = ("unknown", "failed", "timed_out", "unreachable", "not_attempted", "partial", "ok")
+
+
+def merged(answers: Sequence[Envelope]) -> Envelope:
+    """One answer from several of the same hosts: the newest run's, with all that was found."""
+    whole = answers[-1]
+    for other in answers[:-1]:
+        theirs = {entry["host"]: entry for entry in other["hosts"]}
+        for entry in whole["hosts"]:
+            more = theirs[entry["host"]]
+            entry["readings"] = {**more["readings"], **entry["readings"]}
+            entry["error"] = entry["error"] or more["error"]
+            entry["outcome"] = min(entry["outcome"], more["outcome"], key=_WORST.index)
+        whole["findings"] = [*other["findings"], *whole["findings"]]
+        whole["run"]["started"] = min(whole["run"]["started"], other["run"]["started"])
+    whole["summary"] = env.summarise(whole["targeted"], whole["hosts"])
+    return whole

@@ -219,7 +219,12 @@ class _Read:
         if self.damaged:
             problems.insert(0, "%d damaged journal files were left out" % len(self.damaged))
         if self.denied:
-            problems.append("%d journal files may not be read here" % len(self.denied))
+            problems.append(
+                "%d journal files may not be read here (group systemd-journal or root is needed)"
+                % len(self.denied)
+            )
+        if unit is not None and not self.scanned and not problems:
+            raise Trouble(FAILED, "the journal has no line of %s" % ", ".join(units), reading)
         if not problems:
             return reading
         if not self.scanned and not self.denied and self.journal.problems:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
+from fleetmem.controller.audit import AuditOptions, merged
 from fleetmem.controller.cli import engine
 from fleetmem.controller.cli.live import Live
 from fleetmem.controller.cli.options import Command, Common, common, option
@@ -16,18 +17,20 @@ from fleetmem.controller.envelope import Envelope, finish, new_envelope, new_run
 from fleetmem.controller.errors import UsageError
 from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.render.audit import audit_lines, audit_rows
+from fleetmem.controller.render.findings import folded_lines
 from fleetmem.controller.sources import Sources
 
 if TYPE_CHECKING:
     from fleetmem.controller.envelope import Finding, HostEntry
 
-PLAYBOOKS = ("startup",)
+STARTUP = "startup"
 
 _ABOUT = """Judge what hosts, or saved logs, say. Never changes a host.
 
-PLAYBOOK is startup: an engine's memory budget, rebuilt from its log for each start and each
-rank, with what capped the pool, what changed, and what a changed setting would give.
-Without --unit, --file and --container the engine is found from the GPUs' holders.
+PLAYBOOK is a name (fleetmem playbooks list) or a file. startup rebuilds an engine's memory
+budget from its log, for each start and each rank: what capped the pool, what changed, what a
+changed setting would give. Without --unit, --file and --container the engine is found from
+the GPUs' holders.
 """
 
 
@@ -56,9 +59,11 @@ def command(
     unmatched: bool,
 ) -> int:
     """Parse, run, show; the process status."""
-    for name in playbooks:
-        if name not in PLAYBOOKS:
-            raise UsageError(f"there is no playbook {name!r}", f"there is {', '.join(PLAYBOOKS)}")
+    others = tuple(name for name in dict.fromkeys(playbooks) if name != STARTUP)
+    if STARTUP not in playbooks and (logs or wanted.named or engine_name):
+        raise UsageError("only the playbook startup reads logs", "say: fleetmem audit startup …")
+    if logs and others:
+        raise UsageError(f"{others[0]} needs hosts, not saved logs")
     _check_engine(engine_name)
     _check_mix(logs, wanted)
     screen = Screen(common)
@@ -67,23 +72,27 @@ def command(
         if logs:
             envelope, code = _offline(logs, engine_name, lines, unmatched), None
         else:
-            envelope, code = _online(common, screen, wanted, engine_name, lines, unmatched)
+            options = AuditOptions(wanted, engine_name, lines, unmatched)
+            envelope, code = _online(common, screen, playbooks, options)
         status = exit_code(
             envelope,
             fail_on=None if common.fail_on == "never" else common.fail_on,
             interrupted=code,
         )
         envelope["run"]["exit_code"] = status
-        screen.lines(
-            audit_lines(
-                envelope,
-                evidence=lines,
-                unmatched=unmatched,
-                every=wanted.invocation == "all",
-                seconds=time.monotonic() - begin,
-                inventory=common.inventory,
+        if STARTUP not in playbooks:
+            screen.lines(folded_lines(envelope, len(others)))
+        else:
+            screen.lines(
+                audit_lines(
+                    envelope,
+                    evidence=lines,
+                    unmatched=unmatched,
+                    every=wanted.invocation == "all",
+                    seconds=time.monotonic() - begin,
+                    inventory=common.inventory,
+                )
             )
-        )
         if common.output == "csv":
             screen.rows(envelope, audit_rows(envelope))
         else:
@@ -128,22 +137,19 @@ def _offline(
 
 
 def _online(
-    common: Common,
-    screen: Screen,
-    wanted: Sources,
-    engine_name: str | None,
-    lines: bool,
-    unmatched: bool,
+    common: Common, screen: Screen, playbooks: tuple[str, ...], options: AuditOptions
 ) -> tuple[Envelope, int | None]:
-    from fleetmem.controller.audit import AuditOptions
-
     fleet: Any = engine.load_fleet(common)
     live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
-    options = AuditOptions(wanted, engine=engine_name, lines=lines, unmatched=unmatched)
+    others = [name for name in dict.fromkeys(playbooks) if name != STARTUP]
 
     async def work() -> Envelope:
         async with live.ticking():
-            envelope: Envelope = await fleet.audit_startup(options, live.on_event)
-            return envelope
+            answers: list[Envelope] = []
+            if others:
+                answers.append(await fleet.run_playbooks(others, live.on_event, "audit"))
+            if STARTUP in playbooks:
+                answers.append(await fleet.audit_startup(options, live.on_event))
+            return merged(answers)
 
     return engine.run(work, live.note)

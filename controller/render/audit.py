@@ -17,6 +17,7 @@ from fleetmem.controller.render.audit_fold import (
     fold_hosts,
     rest_rows,
 )
+from fleetmem.controller.render.findings import finding_lines, finding_steps
 from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
 from fleetmem.controller.render.safe import safe
 from fleetmem.controller.render.size import count
@@ -69,9 +70,18 @@ def _whole(
     for one in started:
         if lines:
             lines.append(())
+        if not _tells(one):
+            named = one.get("unit") or one.get("source")
+            lines.append(
+                (
+                    (safe(entry["host"]), "bold"),
+                    (f"  {safe(named)} · no engine's start-up in this log", "dim"),
+                )
+            )
+            continue
         lines += startup_lines(
             entry["host"],
-            one,
+            one if every else _two(one),
             [found for found in envelope["findings"] if _about(found, entry, one, len(started))],
             evidence=evidence,
             unmatched=unmatched,
@@ -92,7 +102,22 @@ def _whole(
         if error["hint"]:
             lines.append(((f"  {safe(error['hint'])}", "dim"),))
         return lines
+    others = [one for one in envelope["findings"] if not one["rule"].startswith("startup/")]
+    if others:
+        lines += [(), *finding_lines(others), *finding_steps(others)]
     return lines + [((f"! {safe(text)}", "warn"),) for text in reasons(entry)]
+
+
+def _tells(one: Mapping[str, Any]) -> bool:
+    """Whether any start of a log has a figure, an error or an engine."""
+    return any(inv["ranks"] or inv["errors"] or inv["engine_name"] for inv in one["invocations"])
+
+
+def _two(one: Mapping[str, Any]) -> dict[str, Any]:
+    """The newest start and the newest one before it that has figures: what fits the screen."""
+    ordered = sorted(one["invocations"], key=lambda inv: int(inv["age"]))
+    older = [inv for inv in ordered[1:] if inv["ranks"]] or ordered[1:]
+    return {**one, "invocations": [*ordered[:1], *older[:1]]}
 
 
 def _about(found: Mapping[str, Any], entry: HostEntry, one: Mapping[str, Any], many: int) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from fleetmem.controller import aggregate
 from fleetmem.controller.envelope import Envelope, HostEntry
+from fleetmem.controller.nodeset import expand, split
 from fleetmem.controller.render.size import GIB, thousands
 
 _ORDER = {"critical": 0, "warn": 1, "info": 2, "none": 3}
@@ -34,10 +35,18 @@ def finding_rows(envelope: Envelope) -> list[Row]:
             continue
         key = (found["severity"], found["rule"], str(found["evidence"].get("say") or ""))
         hosts = grouped.setdefault(key, [])
-        if found["hosts"] not in hosts:
-            hosts.append(found["hosts"])
+        for host in hosts_of(found, envelope):
+            if host not in hosts:
+                hosts.append(host)
     rows = [Row(kind, tuple(hosts), rule, say) for (kind, rule, say), hosts in grouped.items()]
     return sorted(rows, key=lambda row: (_ORDER[row.kind], len(row.hosts), row.rule))
+
+
+def hosts_of(found: Mapping[str, Any], envelope: Envelope) -> list[str]:
+    """The hosts of a finding, which names them as a node set."""
+    if found["hosts"] in envelope["targeted"]:
+        return [found["hosts"]]
+    return expand(found["hosts"])
 
 
 def rest_rows(
@@ -70,8 +79,12 @@ def rest_rows(
 def equal_row(envelope: Envelope) -> tuple[list[str], str]:
     """The largest set of hosts whose newest start agrees, and its medians in words."""
     groups: dict[tuple[Any, ...], list[tuple[str, dict[str, Any]]]] = {}
-    bad = {one["hosts"] for one in envelope["findings"] if one["severity"] == "critical"}
-    bad |= {one["hosts"] for one in envelope["findings"] if one["rule"].endswith("-below-group")}
+    bad = {
+        host
+        for one in envelope["findings"]
+        if one["severity"] == "critical" or one["rule"].endswith("-below-group")
+        for host in hosts_of(one, envelope)
+    }
     for entry in envelope["hosts"]:
         newest = newest_of(entry)
         if newest is None or entry["host"] in bad:
@@ -154,11 +167,5 @@ def fold_hosts(hosts: Sequence[str]) -> str:
         names = [host[5:].rpartition(".") for host in hosts]
         if len({end for _, _, end in names}) == 1 and all(head for head, _, _ in names):
             folded = aggregate.fold_hosts(head for head, _, _ in names)
-            return ",".join(f"{part}.{names[0][2]}" for part in _parts(folded))
-    return aggregate.fold_hosts(hosts)
-
-
-def _parts(folded: str) -> list[str]:
-    from fleetmem.controller.nodeset import split
-
-    return split(folded)
+            return ",".join(f"{part}.{names[0][2]}" for part in split(folded))
+    return aggregate.fold_hosts(host.removeprefix("file:") for host in hosts)
