@@ -255,10 +255,10 @@ def _still_used(
     waiting = [m for m in now if m.key in forks]
     if waiting:
         return _still_alive(waiting, climbed, gpu, used, host)
-    heirs = [m for m in fresh if m.heir_of]
+    heirs = [m for m in now if m.heir_of and m.key not in {t.member.key for t in plan.targets}]
     if heirs:
         names = ", ".join(f"{m.name} {m.pid}" for m in heirs[:3])
-        why = f"{names} inherited the files of a target and is not in this plan"
+        why = f"{names} inherited the files of a dead process and is not in this plan"
         return GpuJudgement(gpu, "held_by", used, why, (_again(host, gpu),))
     for row in members.ambiguous:
         if row.gpu == gpu:

@@ -243,3 +243,22 @@ def test_the_classic_chain_leaves_memory_held() -> None:
         ]
         assert found.code == 0
         assert [inside.used(lab, host) for host in hosts.values()] == [0, 0, 0]
+
+
+def test_unclear_heirs_one_by_one() -> None:
+    """A person names one; what the other one has is said, and it lives until it is named."""
+    with api.lab(n=1) as lab:
+        (host,) = lab.hosts
+        first, second = lab.hog(host, "ambiguous-heirs", 0, SIZE).holders
+        desk = Desk(lab.inventory, lab.directory / "state")
+        words = ("--yes", "--grace-period", GRACE)
+        found = desk.reclaim("--pid", str(first), *words)
+        assert found.targets(host) == {first: "unclear"}
+        assert found.verdicts(host) == {0: "held_by"}
+        assert str(second) in found.reclaim(host)["gpus"][0]["why"]
+        assert inside.used(lab, host) == SIZE / 2
+        assert lab.signals(host, second) == []
+        found = desk.reclaim(*words)  # now it is clear who has the rest
+        assert found.targets(host) == {second: "leftover"}
+        assert found.verdicts(host) == {0: "reclaimed", 1: "nothing_to_do"}
+        assert inside.used(lab, host) == 0

@@ -192,7 +192,24 @@ def test_an_heir_that_the_plan_did_not_name() -> None:
     row = climbed(after)
     assert (row.verdict, row.why) == (
         "held_by",
-        "python3 60 inherited the files of a target and is not in this plan",
+        "python3 60 inherited the files of a dead process and is not in this plan",
+    )
+
+
+def test_the_other_of_two_unclear_heirs_afterwards() -> None:
+    """One was named with --pid and is gone; the other one was spared and has the rest."""
+    other = identity(61, exe="/bin/b")
+    before = survey(
+        identity(60),
+        other,
+        holders=(fork_files(60), fork_files(61)),
+        lists={0: [listed(50, 45 * GIB, "dead"), listed(51, 45 * GIB, "dead")]},
+    )
+    after = survey(other, holders=(fork_files(61),), lists={0: [listed(51, 45 * GIB, "dead")]})
+    row = climbed(after, before, pids=(60,), gpu=None)
+    assert (row.verdict, row.why) == (
+        "held_by",
+        "python3 61 inherited the files of a dead process and is not in this plan",
     )
 
 
