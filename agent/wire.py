@@ -46,13 +46,20 @@ def _constant(name: str) -> Any:
     raise ValueError("not a JSON number: " + name)
 
 
+def _finite(text: str) -> float:
+    value = float(text)
+    if value - value != 0:  # 1e999 is JSON by its grammar, and no number that can be sent on
+        raise ValueError("not a finite number: " + text[:20])
+    return value
+
+
 class _Context:
     """What the C scanner asks of its decoder."""
 
     strict = True
     object_hook = None
     object_pairs_hook = None
-    parse_float = float
+    parse_float = staticmethod(_finite)
     parse_int = int
     parse_constant = staticmethod(_constant)
     memo: Dict[str, str] = {}  # noqa: RUF012
@@ -93,7 +100,7 @@ except ImportError:  # an interpreter without the C accelerator
 
     def loads(text: str) -> Any:
         """The value of the JSON *text*; ValueError where it is none."""
-        return json.loads(text, parse_constant=_constant)
+        return json.loads(text, parse_constant=_constant, parse_float=_finite)
 
 
 def encode(message: Dict[str, Any]) -> bytes:

@@ -93,6 +93,10 @@ class Session:
         head, _, tail = token.partition(":")
         marker = (tail + head + " ").encode()
         line = await self._first_line(marker, token, way)
+        while line == "boot":  # nothing is cached there; a newer interpreter asks again
+            self._send_part(payload.stage0)
+            await self._channel.drain()
+            line = await self._ready_line(marker)
         word, _, rest = line.partition(" ")
         if word != "ok":
             raise _start_error(word, rest)
@@ -100,7 +104,7 @@ class Session:
         self.sent_parts = tuple(name for name in need.split(",") if name)
         for part in payload.parts:
             if part.name in self.sent_parts:
-                self._channel.write(len(part.compressed).to_bytes(4, "big") + part.compressed)
+                self._send_part(part.compressed)
         await self._channel.drain()
         hello = asyncio.get_running_loop().create_future()
         self._waiting[0] = hello
@@ -110,16 +114,18 @@ class Session:
             raise errors.ProtocolMismatch("the agent speaks another protocol than this fleetmem")
         self._tasks.append(asyncio.create_task(self._beat()))
 
+    def _send_part(self, data: bytes) -> None:
+        self._channel.write(len(data).to_bytes(4, "big") + data)
+
     async def _ready_line(self, marker: bytes) -> str:
         """The agent's first line; whatever a login shell printed before it is kept apart."""
-        data = b""
+        data, self._early = self._early, b""
         while True:
             at = data.find(marker)
             end = data.find(b"\n", at) if at >= 0 else -1
             if end >= 0:
-                self.noise = data[:at]
-                if data[end + 1 :]:
-                    self._early = data[end + 1 :]
+                self.noise += data[:at]
+                self._early = data[end + 1 :]
                 return data[at + len(marker) : end].decode("utf-8", "replace")
             if len(data) > _NOISE_LIMIT_BYTES:
                 raise errors.ProtocolMismatch("the host printed over 1 MiB and started no agent")
@@ -303,10 +309,16 @@ def as_result(message: dict[str, Any]) -> Result:
         return Result("failed", "the agent sent a result without outcome", None, 0.0)
     return Result(
         outcome,
-        None if reason is None else str(reason),
+        None if reason is None else one_line(str(reason)),
         message.get("reading"),
-        float(seconds) if isinstance(seconds, int | float) else 0.0,
+        float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 1e9 else 0.0,
     )
+
+
+def one_line(text: str) -> str:
+    """What a host says about itself, as one line of at most 400 characters."""
+    line = " ".join(text[:4000].split())
+    return line if len(line) <= 400 else line[:399] + "…"
 
 
 # --- the command line ----------------------------------------------------------------------
@@ -346,21 +358,22 @@ def sudo_prompt(token: str) -> str:
 
 
 def _start_error(word: str, rest: str) -> errors.FleetError:
-    rest = rest.strip()
+    rest = one_line(rest)
     if word == "python_missing":
         return errors.PythonMissing(f"no Python found; tried {rest.replace(',', ', ')}")
     if word == "python_too_old":
         version, _, path = rest.partition(" ")
         return errors.PythonTooOld(f"{path or 'python3'} is {version}; the agent needs 3.8")
     if word == "python_incomplete":
-        return errors.PythonIncomplete(f"the host's Python is incomplete: {rest}")
-    return errors.ProtocolMismatch(f"the host answered {word!r} where the agent should start")
+        text, _, path = rest.rpartition(" ")
+        return errors.PythonIncomplete(f"{path or 'Python'} on the host is incomplete: {text}")
+    return errors.ProtocolMismatch(f"the host answered {word[:40]!r} where the agent should start")
 
 
 def ended_before_start(status: int | None, stderr: bytes, stdout: bytes) -> errors.FleetError:
     """Why there is no agent, from what the shell, sudo or Python said last."""
     text = stderr.decode("utf-8", "replace").strip()
-    last = text.splitlines()[-1].strip() if text else ""
+    last = one_line(text.splitlines()[-1]) if text else ""
     low = text.lower()
     if status is None and not text:
         return errors.SessionLost("the session ended before the agent started")
@@ -376,7 +389,7 @@ def ended_before_start(status: int | None, stderr: bytes, stdout: bytes) -> erro
         return errors.PythonIncomplete(f"the host's Python is incomplete: {last}")
     if "may not run sudo" in low or "not in the sudoers" in low:
         return errors.SudoDenied(f"sudo on the host: {last}")
-    said = last or stdout.decode("utf-8", "replace").strip()[-200:]
+    said = last or one_line(stdout.decode("utf-8", "replace").strip()[-200:])
     if status == 127 and "sudo" in low:
         return errors.SudoDenied(f"sudo was not found on the host: {said}")
     return errors.AgentFailed(
@@ -387,7 +400,7 @@ def ended_before_start(status: int | None, stderr: bytes, stdout: bytes) -> erro
 def lost(status: int | None, signal: str | None, stderr: bytes) -> errors.FleetError:
     """Why a running agent's channel ended. Neither status nor signal is a lost session."""
     text = stderr.decode("utf-8", "replace").strip()
-    last = text.splitlines()[-1] if text else ""
+    last = one_line(text.splitlines()[-1]) if text else ""
     if status is None and signal is None:
         return errors.SessionLost("the connection ended without an exit status")
     ending = f"signal {signal}" if signal else f"status {status}"
