@@ -203,6 +203,13 @@ def verdict(plan: CachePlan, end: CacheEnd | None) -> tuple[str, str]:
         if plan.spared:
             reasons = list(dict.fromkeys(one.why for one in plan.spared))
             return "nothing_to_do", "all files found are spared: " + "; ".join(reasons[:2])
+        if not plan.paths:
+            none = (
+                "no file pages lie on a NUMA node"
+                if plan.nodes
+                else "no GPU's memory is a NUMA node"
+            )
+            return "nothing_to_do", why or f"{none}{' of a GPU' if plan.nodes else ''}"
         return "nothing_to_do", why or "no pages of these files are in memory"
     if end.reading is None:
         return ("unknown" if end.unknown else "not_permitted"), end.reason or "no answer"

@@ -14,7 +14,7 @@ from fleetmem.controller.render.safe import safe
 from fleetmem.controller.render.size import GIB, NONE, count, gib, seconds, thousands
 
 _MODES = {
-    "auto": "migrate where a CPU node has room, else drop",
+    "auto": "migrate where it fits, else drop",
     "migrate": "migrate to a CPU node",
     "drop": "drop",
 }

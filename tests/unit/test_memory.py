@@ -1,0 +1,266 @@
+"""The table: rows that add up to each place, nothing twice, unknown is not zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleetmem.controller.memory import gaps, snapshot
+from fleetmem.controller.memory_table import closes
+from tests.unit.memory_samples import (
+    MIB,
+    UUID,
+    cached,
+    gpu,
+    node,
+    process,
+    readings,
+    segment,
+    share,
+)
+
+
+def rows(section: Any, **match: Any) -> list[Any]:
+    return [row for row in section["table"] if all(row[k] == v for k, v in match.items())]
+
+
+def mib(found: list[Any]) -> list[float]:
+    return [row["bytes"] / MIB for row in found]
+
+
+def test_the_gh200_case_in_one_table() -> None:
+    """800 MiB of file pages on HBM: 700 of nobody, 90 mapped, 10 not traced."""
+    section = snapshot(readings(), "before-load")
+    on_hbm = rows(section, backing="file", location="numa:1")
+    assert [(row["owner"], row["bytes"] // MIB, row["lifetime"]) for row in on_hbm] == [
+        ("nobody", 700, "cache"),
+        ("python3 41", 90, "cache"),
+        (None, 10, "cache"),
+    ]
+    assert on_hbm[0]["evidence"] == ["/models/a/*.safetensors"]
+    assert section["phase"] == "before-load"
+    assert section["boot_id"] == "boot-1"
+    assert section["page_size_bytes"] == 65536
+    assert gaps(section) == []
+
+
+def test_a_gpu_whose_memory_is_a_node_is_a_view_of_it() -> None:
+    """NVML's 200 MiB are taken out of the kernel's remainder, and there is no second pile."""
+    section = snapshot(readings())
+    hbm = section["numa_nodes"][1]
+    assert hbm["gpu_uuid"] == UUID
+    assert hbm["device_bytes"] == 200 * MIB
+    assert hbm["unaccounted_bytes"] == (2048 - 900 - 800 - 100 - 40 - 200) * MIB
+    assert section["gpus"][0]["same_as"] == "numa:1"
+    assert not rows(section, location=f"gpu:{UUID}")
+    parts = ("free", "file", "anon", "shmem", "slab", "hugetlb", "kernel", "device", "unaccounted")
+    assert sum(hbm[f"{part}_bytes"] or 0 for part in parts) == hbm["total_bytes"]  # type: ignore[literal-required]
+
+
+def test_driver_memory_that_the_kernel_counts_is_not_counted_again() -> None:
+    """A kernel that counts 150 MiB for drivers: NVML's 200 add the 50 that are missing."""
+    nodes = [
+        node(0, "cpu", "0", total=1000, free=1000),
+        node(1, "gpu", "", total=2048, free=1000, device=150),
+    ]
+    hbm = snapshot(readings(nodes, files=[]))["numa_nodes"][1]
+    assert hbm["device_bytes"] == 200 * MIB
+    assert hbm["unaccounted_bytes"] == (2048 - 1000 - 200) * MIB
+
+
+def test_nvml_never_takes_more_than_is_unexplained() -> None:
+    nodes = [
+        node(0, "cpu", "0", total=1000, free=1000),
+        node(1, "gpu", "", total=2048, free=2000, file=38),
+    ]
+    section = snapshot(readings(nodes, files=[], listed={0: {41: 500}}))
+    assert section["numa_nodes"][1]["device_bytes"] == 10 * MIB
+    assert section["numa_nodes"][1]["unaccounted_bytes"] == 0
+    assert gaps(section) == []
+
+
+def test_a_gpu_with_memory_of_its_own_closes() -> None:
+    """processes + reserve + free + unaccounted = total; pid 77 is named and not measured."""
+    own = gpu(numa_node=None, total=1000, reserved=50, used=450, free=500)
+    section = snapshot(readings([node(0, "cpu", "0", total=100, free=100)], [], [own],
+                                {0: {41: 300, 77: 100}}))  # fmt: skip
+    place = f"gpu:{UUID}"
+    assert closes(section["table"], place) == 1000 * MIB
+    assert [
+        (r["backing"], r["owner"], r["bytes"] // MIB) for r in rows(section, location=place)
+    ] == [
+        ("device", "python3 41", 300),
+        ("device", "process 77", 100),
+        ("device", "driver", 50),
+        ("free", None, 500),
+        ("unaccounted", None, 50),
+    ]
+    assert section["gpus"][0]["unaccounted_bytes"] == 50 * MIB
+    assert gaps(section) == []
+
+
+def test_an_unknown_size_on_a_gpu_stays_unknown() -> None:
+    own = gpu(numa_node=None)
+    found = readings([node(0, "cpu", "0", total=100, free=100)], [], [own])
+    found["gpu.processes"]["gpus"][0]["processes"][0]["used_bytes"] = None
+    section = snapshot(found)
+    assert section["gpus"][0]["processes_bytes"] is None
+    assert section["gpus"][0]["unaccounted_bytes"] is None
+    assert rows(section, backing="device", owner="python3 41")[0]["bytes"] is None
+    assert closes(section["table"], f"gpu:{UUID}") is None
+
+
+def test_processes_are_counted_by_their_share_only() -> None:
+    """A process without smaps_rollup may share its pages: they stay in the row of nobody seen."""
+    nodes = [node(0, "cpu", "0", total=1000, free=300, anon=700)]
+    processes = [process(41, "python3", 300), process(42, "bash", 200, proportional=None)]
+    section = snapshot(readings(nodes, [], [], {}, processes))
+    assert [(r["owner"], r["bytes"] // MIB) for r in rows(section, backing="anon")] == [
+        ("python3 41", 300),
+        (None, 400),
+    ]
+    found = {p["pid"]: p for p in section["processes"]}
+    assert found[42]["shared"] is True
+    assert found[42]["anon_bytes"] == 200 * MIB
+
+
+def test_shares_by_node_are_scaled_down_to_the_share() -> None:
+    """numa_maps counts 400 MiB of whole pages; the share is 100: 3 to 1 over the nodes."""
+    numa = {"by_numa_node": {"0": {"anon": 300 * MIB}, "1": {"anon": 100 * MIB}}, "policies": {}}
+    section = snapshot(readings(processes=[process(41, "python3", 100, numa=numa)]))
+    mine = [r for r in rows(section, backing="anon") if r["owner"] == "python3 41"]
+    assert [(r["location"], r["bytes"] // MIB) for r in mine] == [("numa:0", 75), ("numa:1", 25)]
+    assert gaps(section) == []
+
+
+def test_on_several_nodes_nothing_is_guessed() -> None:
+    """Without numa_maps nobody knows which node a process's pages are on."""
+    section = snapshot(readings())
+    assert [r["owner"] for r in rows(section, backing="anon")] == [None, None]
+
+
+def test_shared_memory_says_who_keeps_it_and_whether_it_outlives_them() -> None:
+    nodes = [node(0, "cpu", "0", total=2000, free=1000, shmem=1000)]
+    segments = [
+        segment("/dev/shm/left", 400),
+        segment("/dev/shm/used", 100, mapped_by=[41], owner_state="live"),
+    ]
+    pinned = process(41, "python3", 0, proportional=share(0, 500),
+                     driver={"map_bytes": 0, "uvm_map_bytes": 0, "uvm_resident_bytes": None,
+                             "pinned_resident_bytes": 400 * MIB})  # fmt: skip
+    section = snapshot(readings(nodes, [], [], {}, [pinned], segments))
+    found = [(r["owner"], r["lifetime"], r["bytes"] // MIB) for r in rows(section, backing="shmem")]
+    assert found == [
+        ("nobody", "persistent", 400),
+        ("python3 41", "process", 400),
+        ("python3 41", "persistent", 100),
+        (None, "process", 100),
+    ]
+    own = rows(section, backing="shmem", lifetime="process", owner="python3 41")[0]
+    assert own["evidence"] == ["pinned host memory of pid 41"]
+
+
+def test_an_ordinary_user_is_told_unknown_not_nobody() -> None:
+    """Without a count of mappings, a user who cannot see others' maps knows no mapper."""
+    files = [cached("/models/x", {"0": 10}, mapped_elsewhere=None)]
+    nodes = [node(0, "cpu", "0", total=100, free=90, file=10)]
+    assert snapshot(readings(nodes, files, uid=1000))["page_cache"]["files"][0]["mapped_by"] is None
+    assert snapshot(readings(nodes, files, uid=0))["page_cache"]["files"][0]["mapped_by"] == []
+
+
+def test_a_mapping_that_no_process_here_has_is_not_nobody() -> None:
+    files = [cached("/models/x", {"0": 10}, mapped_elsewhere=True)]
+    nodes = [node(0, "cpu", "0", total=100, free=90, file=10)]
+    section = snapshot(readings(nodes, files, [], {}))
+    assert section["page_cache"]["files"][0]["mapped_by"] is None
+    assert rows(section, backing="file")[0]["owner"] is None
+
+
+def test_files_that_moved_while_they_were_counted_do_not_open_the_table() -> None:
+    """12 MiB found where the node has 10: cut, and said so."""
+    nodes = [node(0, "cpu", "0", total=100, free=90, file=10)]
+    section = snapshot(readings(nodes, [cached("/models/x", {"0": 12})], [], {}))
+    found = rows(section, backing="file")
+    assert mib(found) == [10]
+    assert "counted meanwhile" in found[0]["evidence"][-1]
+    assert gaps(section) == []
+
+
+def test_swap_is_a_place_of_its_own() -> None:
+    one = process(41, "python3", 10, swap_bytes=30 * MIB)
+    section = snapshot(readings(processes=[one], swap=50))
+    assert [(r["owner"], r["bytes"] // MIB) for r in rows(section, location="swap")] == [
+        ("python3 41", 30),
+        (None, 20),
+    ]
+
+
+def test_a_node_with_cpus_stays_a_cpu_node_though_a_gpu_has_no_other() -> None:
+    """GB10: integrated memory is no HBM node."""
+    nodes = [node(0, "gpu", "0-19", total=1000, free=500, file=500)]
+    section = snapshot(readings(nodes, [], [gpu(numa_node=0)]))
+    assert section["numa_nodes"][0]["kind"] == "cpu"
+    assert section["numa_nodes"][0]["gpu_uuid"] == UUID
+    assert section["gpus"][0]["same_as"] == "numa:0"
+
+
+def test_owners_are_units_where_processes_belong_to_one() -> None:
+    found = readings([node(0, "cpu", "0", total=1000, free=300, anon=700)], [], [], {})
+    found["processes.identity"] = {
+        "processes": [
+            {"pid": 41, "owner": {"kind": "unit", "name": "vllm.service"}, "comm": "python3",
+             "title": "", "start_time": 410, "user": "root", "pinned_bytes": None}
+        ]
+    }  # fmt: skip
+    assert rows(snapshot(found), backing="anon")[0]["owner"] == "vllm.service"
+
+
+def test_a_host_that_answered_little_still_has_a_section() -> None:
+    found = dict.fromkeys(readings())
+    section = snapshot(found)
+    assert section["numa_nodes"] == []
+    assert section["table"] == []
+    assert section["page_cache"] == {"files": [], "coverage": {}}
+
+
+sizes = st.integers(0, 300)
+
+
+@given(
+    parts=st.fixed_dictionaries(dict.fromkeys(("free", "file", "anon", "shmem", "slab"), sizes)),
+    rest=st.integers(-5, 300),
+    files=st.lists(sizes, max_size=5),
+    shares=st.lists(sizes, max_size=4),
+    listed=sizes,
+)
+def test_every_place_closes_whatever_is_found(
+    parts: dict[str, int], rest: int, files: list[int], shares: list[int], listed: int
+) -> None:
+    total = sum(parts.values()) + rest
+    nodes = [
+        node(0, "cpu", "0", total=total, **parts),
+        node(1, "gpu", "", total=total, **parts),
+    ]
+    found = readings(
+        nodes,
+        [cached(f"/m/{n}", {"0": size, "1": size // 2}) for n, size in enumerate(files)],
+        listed={0: {41: listed}},
+        processes=[process(40 + n, "p", size) for n, size in enumerate(shares)],
+    )
+    section = snapshot(found)
+    assert gaps(section) == []
+    for row in section["table"]:
+        assert row["bytes"] is not None
+        assert row["bytes"] >= 0 or row["backing"] == "unaccounted"
+
+
+@pytest.mark.parametrize("missing", ["pagecache.files", "processes.memory", "shm.segments"])
+def test_a_missing_reading_changes_no_sum(missing: str) -> None:
+    found = readings()
+    found[missing] = None
+    section = snapshot(found)
+    assert gaps(section) == []
+    assert closes(section["table"], "numa:1") == 2048 * MIB
