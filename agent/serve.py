@@ -182,27 +182,23 @@ class _Server:
     # --- calls -----------------------------------------------------------------------------
 
     def _call(self, message: Dict[str, Any]) -> None:
-        from fleetmem.agent.declare import find
-        from fleetmem.agent.model import FAILED, UNSUPPORTED, Action
+        from fleetmem.agent.declare import MODULES, NVML, SPAN_SECONDS, SPANS
+        from fleetmem.agent.model import UNSUPPORTED
 
         message["began"] = time.monotonic()
-        try:
-            declared = find(message["name"])
-        except KeyError:
-            reason = "this agent has no call %r" % message.get("name")
-            self.answer(message, UNSUPPORTED, reason)
+        name = message.get("name")
+        if not isinstance(name, str) or name not in MODULES:
+            self.answer(message, UNSUPPORTED, "this agent has no call %r" % (name,))
             return
-        except Exception as error:  # noqa: BLE001  a broken module must not end the others
-            self.answer(message, FAILED, "%s: %s" % (type(error).__name__, error))
-            return
-        message.setdefault("timeout_seconds", declared.timeout_seconds)
-        share = _NVML if getattr(declared, "nvml", False) else message.get("share")
-        if isinstance(share, str) and not isinstance(declared, Action):
+        message.setdefault("timeout_seconds", SPANS.get(name, SPAN_SECONDS))
+        action = MODULES[name].startswith("actions.")
+        share = _NVML if name in NVML else message.get("share")
+        if isinstance(share, str) and not action:
             self.shared.setdefault(share, _Shared(share)).queue.append(message)
             self._next(self.shared[share])
             return
-        name = "fleetmem-act" if isinstance(declared, Action) else "fleetmem-call"
-        self._adopt(Child.start(name, self._closed_in_children(), run_once, message), message)
+        title = "fleetmem-act" if action else "fleetmem-call"
+        self._adopt(Child.start(title, self._closed_in_children(), run_once, message), message)
 
     def _closed_in_children(self) -> List[int]:
         lock = [] if self.lock is None else [self.lock]

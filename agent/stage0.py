@@ -1,21 +1,19 @@
-# The first code on a host: it travels on the command line, so it is small, and it is the
-# only file here that an interpreter older than 3.8 must be able to parse.
+# Stage 0: finds, receives and verifies the parts of the agent, then runs the guard.
 #
-#   argv: itself token parts cache look
+#   argv: boot token parts cache look
 #   token: A:B   parts: NAME:SHA256:SIZE,…   cache: 1 or 0   look: "look" for a newer Python
 #
-# It answers with one line, BA first (so that an echoed command line is no answer), then
-# either an error word or the parts it needs. Needed parts follow on stdin,
-# each as 4 bytes of length and that many zlib bytes. Parts are checked by SHA-256 over
-# what was read, and kept in a 0700 folder of the effective user; where nothing can be kept
-# it runs from memory. Then the guard takes over. (Comments are stripped before sending.)
+# boot.py runs it, and gives it CORE: the compiled core where the host had one, else None. It
+# answers with one line, BA first (so that an echoed command line is no answer), then either
+# an error word or the parts it needs. Needed parts follow on stdin, each as 4 bytes of length
+# and that many zlib bytes. Parts are checked by SHA-256 over what was read, and kept in a 0700
+# folder of the effective user; where nothing can be kept it runs from memory. An interpreter
+# older than 3.8 must be able to parse this file. (Comments are stripped before sending.)
 import os
 import sys
 
-WRAP = "import sys,zlib,binascii as b;exec(zlib.decompress(b.a2b_base64(sys.argv[1])))"
 
-
-def main(argv):
+def main(argv, core):
     half = argv[0].split(":")
     token = half[1] + half[0]
     if sys.version_info < (3, 8):
@@ -23,7 +21,7 @@ def main(argv):
         test = ["-I", "-S", "-c", "import sys;sys.exit(sys.version_info < (3, 8))"]
         for name in ["python3.%d" % n for n in range(15, 7, -1)] if argv[3] == "look" else []:
             if os.spawnvp(os.P_WAIT, name, [name, *test]) == 0:
-                os.execvp(name, [name, "-I", "-S", "-c", WRAP, sys.argv[1], *argv])
+                os.execvp(name, [name, "-I", "-S", "-c", globals()["WRAP"], sys.argv[1], *argv])
         say(token, "python_too_old " + old + " " + sys.executable)
         return 69
     try:
@@ -44,8 +42,14 @@ def main(argv):
     tag = sys.implementation.cache_tag or "x"
     parts, need = {}, []
     wanted = [part.split(":") for part in argv[1].split(",")]
-    for name, digest, _ in wanted:
-        parts[name] = from_cache(folder, name + "-" + digest, tag, digest, marshal)
+    for name, digest, size in wanted:
+        file = name + "-" + digest
+        if name == "more":
+            parts[name] = later(folder, file, tag, digest, int(size), marshal)
+        else:
+            parts[name] = (name == "core" and core) or from_cache(
+                folder, file, tag, digest, marshal
+            )
         if parts[name] is None:
             need.append(name)
     alarm(20)  # no guard watches yet: a peer that falls silent here ends this process
@@ -128,6 +132,24 @@ def from_cache(folder, name, tag, digest, marshal):
     return compiled(source, folder, name, tag, marshal)
 
 
+def later(folder, name, tag, digest, size, marshal):
+    # what few processes load is checked where it is loaded; here only its size is
+    try:
+        if folder is None or os.stat(os.path.join(folder, name)).st_size != size:
+            return None
+    except OSError:
+        return None
+
+    def load():
+        codes = from_cache(folder, name, tag, digest, marshal)
+        if codes is None:
+            os.unlink(os.path.join(folder, name))
+            raise ImportError("cached part " + name + " was damaged; it is gone now, run again")
+        return codes
+
+    return load
+
+
 def receive(folder, name, tag, digest, size, marshal, zlib):
     length = int.from_bytes(exactly(4), "big")
     if length > size + 1024:
@@ -188,12 +210,20 @@ def keep(folder, name, data):
 class Loader:
     def __init__(self, parts, marshal):
         self.codes = {}
+        self.later = []
         for codes in parts.values():
-            self.codes.update(codes)
+            if callable(codes):
+                self.later.append(codes)
+            else:
+                self.codes.update(codes)
         self.marshal = marshal
 
     def find_spec(self, name, path=None, target=None):
+        if not name.startswith(("fleetmem", "pynvml")):
+            return None
         key = name + ".__init__"
+        while self.later and key not in self.codes and name not in self.codes:
+            self.codes.update(self.later.pop()())
         if key in self.codes or name in self.codes:
             from _frozen_importlib import ModuleSpec
 
@@ -209,4 +239,4 @@ class Loader:
         exec(self.marshal.loads(code), module.__dict__)
 
 
-sys.exit(main(sys.argv[2:]))
+sys.exit(main(sys.argv[2:], globals()["CORE"]))

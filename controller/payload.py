@@ -4,7 +4,8 @@ A part is text: lines ``module size``, an empty line, then the sources in that o
 a function of the sources alone (names sorted, no dates), so it is the same wherever it is
 built, and the host asks only for parts it has not got.
 
-``core`` is the agent without ``shapes`` (annotations only). ``nvml`` is nvidia-ml-py's
+``core`` is what every contact loads, ``more`` the rest of the agent, without ``shapes``
+(annotations only). ``nvml`` is nvidia-ml-py's
 ``pynvml.py`` cut down, by source lines, to what the probes use and what that needs: the
 whole file costs every host 22 ms of CPU to load, the cut one about a tenth.
 """
@@ -23,7 +24,20 @@ from pathlib import Path
 import fleetmem.agent
 
 AGENT = Path(fleetmem.agent.__file__).parent
-LEFT_OUT = ("shapes", "stage0")
+LEFT_OUT = ("shapes", "boot")
+CORE = (
+    *("stage0", "guard", "serve", "calls", "ledger", "declare"),
+    *("probes.host", "probes.gpu", "probes.holders", "probes.processes", "actions.signal"),
+)
+SHIMS = {
+    "import threading": "class threading:\n    from _thread import allocate_lock as Lock",
+    "import string": (
+        "class string:\n    @staticmethod\n    def capwords(text, by):\n"
+        "        return by.join(word.capitalize() for word in text.split(by))"
+    ),
+    "from functools import wraps": "def wraps(_original):\n    return lambda function: function",
+}
+"""Imports of pynvml's that cost a host 10 ms for a lock, a capital letter and a docstring."""
 
 
 @dataclass(frozen=True)
@@ -43,10 +57,12 @@ class Part:
 
 @dataclass(frozen=True)
 class Payload:
-    """The bootstrap for the command line, its wrapper, and the parts for stdin."""
+    """The bootstrap for the command line with its wrapper; what follows on stdin where the
+    host has not got it: stage 0 (zlib), then the parts."""
 
     wrap: str
     bootstrap: str
+    stage0: bytes
     parts: tuple[Part, ...]
 
     @property
@@ -72,8 +88,13 @@ def payload() -> Payload:
 
 def build() -> Payload:
     """Build the payload from the sources."""
-    wrap, bootstrap = stage0()
-    return Payload(wrap, bootstrap, (pack("core", core()), pack("nvml", nvml())))
+    wrap, bootstrap = boot()
+    modules = agent_modules()
+    first = needed(modules)
+    core = {name: modules[name] for name in first}
+    more = {name: source for name, source in modules.items() if name not in first}
+    parts = (pack("core", core), pack("more", more), pack("nvml", nvml()))
+    return Payload(wrap, bootstrap, stage0(), parts)
 
 
 def pack(name: str, modules: dict[str, str]) -> Part:
@@ -85,8 +106,8 @@ def pack(name: str, modules: dict[str, str]) -> Part:
     return Part(name, digest, len(content), zlib.compress(content, 9))
 
 
-def core() -> dict[str, str]:
-    """Sources of the agent."""
+def agent_modules() -> dict[str, str]:
+    """Sources of the agent by module name."""
     modules = {"fleetmem.__init__": ""}
     for path in sorted(AGENT.rglob("*.py")):
         name = ".".join(path.relative_to(AGENT).with_suffix("").parts)
@@ -95,9 +116,28 @@ def core() -> dict[str, str]:
     return modules
 
 
-def stage0() -> tuple[str, str]:
+def needed(modules: dict[str, str]) -> set[str]:
+    """What the runtime and a survey load: CORE and whatever those import, late imports too.
+
+    The rest is a part of its own, which a host verifies and loads only when it is asked for.
+    """
+    found = {name for name in modules if name.endswith(".__init__")}
+    queue = [f"fleetmem.agent.{name}" for name in CORE]
+    while queue:
+        name = queue.pop()
+        if name in found or name not in modules:
+            continue
+        found.add(name)
+        for node in ast.walk(ast.parse(modules[name])):
+            if isinstance(node, ast.ImportFrom) and node.module:
+                queue.append(node.module)
+                queue += [f"{node.module}.{alias.name}" for alias in node.names]
+    return found
+
+
+def boot() -> tuple[str, str]:
     """The wrapper for ``python -c`` and the bootstrap as base64 of its zlib bytes."""
-    source = (AGENT / "stage0.py").read_text("utf-8")
+    source = (AGENT / "boot.py").read_text("utf-8")
     wrap = next(
         node.value.value
         for node in ast.parse(source).body
@@ -107,6 +147,11 @@ def stage0() -> tuple[str, str]:
     )
     packed = base64.b64encode(zlib.compress(plain(source).encode(), 9)).decode()
     return str(wrap), packed
+
+
+def stage0() -> bytes:
+    """Stage 0 for a host whose cache has no core."""
+    return zlib.compress(plain((AGENT / "stage0.py").read_text("utf-8")).encode(), 9)
 
 
 def plain(source: str) -> str:
@@ -195,6 +240,9 @@ def trim(source: str, names: tuple[str, ...]) -> str:
     for at in sorted(kept):
         node = statements[at]
         if isinstance(node, ast.Import | ast.ImportFrom) and not _needed(node, used):
+            continue
+        if ast.unparse(node) in SHIMS:
+            blocks.append(SHIMS[ast.unparse(node)])
             continue
         first = min([node.lineno, *(d.lineno for d in getattr(node, "decorator_list", []))])
         blocks.append("\n".join(lines[first - 1 : node.end_lineno]))

@@ -43,7 +43,8 @@ def load(key: str) -> Payload | None:
         for part in parts:
             if hashlib.sha256(zlib.decompress(part.compressed)).hexdigest() != part.sha256:
                 return None
-        return Payload(str(data["wrap"]), str(data["bootstrap"]), parts)
+        stage0 = base64.b64decode(data["stage0"])
+        return Payload(str(data["wrap"]), str(data["bootstrap"]), stage0, parts)
     except (OSError, ValueError, KeyError, TypeError, zlib.error, binascii.Error):
         return None
 
@@ -54,7 +55,14 @@ def keep(key: str, payload: Payload) -> None:
         [part.name, part.sha256, part.size_bytes, base64.b64encode(part.compressed).decode()]
         for part in payload.parts
     ]
-    data = json.dumps({"wrap": payload.wrap, "bootstrap": payload.bootstrap, "parts": rows})
+    data = json.dumps(
+        {
+            "wrap": payload.wrap,
+            "bootstrap": payload.bootstrap,
+            "stage0": base64.b64encode(payload.stage0).decode(),
+            "parts": rows,
+        }
+    )
     place = folder()
     with contextlib.suppress(OSError):
         place.mkdir(mode=0o700, parents=True, exist_ok=True)

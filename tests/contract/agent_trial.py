@@ -108,14 +108,19 @@ _NAMES = ["echo", "hang", "leave", "die", "fail", "files", "memory", "nvml", "nv
 @cache
 def payload() -> Payload:
     """The product's payload and the trial calls."""
-    modules = made.core()
+    modules = made.agent_modules()
     modules["fleetmem.agent.probes.trial"] = CALLS
     declare = modules["fleetmem.agent.declare"]
-    rows = "".join(f'    "trial.{name}": "probes.trial",\n' for name in _NAMES)
-    assert declare.count("MODULES = {\n") == 1
-    modules["fleetmem.agent.declare"] = declare.replace("MODULES = {\n", "MODULES = {\n" + rows)
-    wrap, bootstrap = made.stage0()
-    return Payload(wrap, bootstrap, (made.pack("core", modules), made.pack("nvml", made.nvml())))
+    modules["fleetmem.agent.actions.trial"] = CALLS
+    rows = "".join(f'    "trial.{name}": "probes.trial",\n' for name in _NAMES if name != "act")
+    rows += '    "trial.act": "actions.trial",\n'
+    assert declare.count("MODULES = {\n") == declare.count("NVML = (") == 1
+    declare = declare.replace("MODULES = {\n", "MODULES = {\n" + rows)
+    declare = declare.replace("NVML = (", 'NVML = ("trial.nvml", "trial.nvml_die", ')
+    modules["fleetmem.agent.declare"] = declare
+    wrap, bootstrap = made.boot()
+    parts = (made.pack("core", modules), made.pack("nvml", made.nvml()))
+    return Payload(wrap, bootstrap, made.stage0(), parts)
 
 
 HERE = Host("here", "here", transport="local")

@@ -59,4 +59,12 @@ def test_an_unknown_name_is_a_key_error() -> None:
 
 def test_probes_on_nvml_go_to_the_child_that_holds_it() -> None:
     on_nvml = {n for n in NAMES if getattr(declare.find(n), "nvml", False)}
-    assert on_nvml == {"gpu.devices", "gpu.processes", "gpu.wait"}
+    assert on_nvml == set(declare.NVML) == {"gpu.devices", "gpu.processes", "gpu.wait"}
+
+
+def test_serve_knows_spans_and_kinds_without_loading_the_modules() -> None:
+    spans = {name: declare.find(name).timeout_seconds for name in NAMES}
+    assert {n: s for n, s in spans.items() if s != declare.SPAN_SECONDS} == declare.SPANS
+    for name in NAMES:
+        is_action = declare.MODULES[name].startswith("actions.")
+        assert isinstance(declare.find(name), Action) is is_action

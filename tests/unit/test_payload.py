@@ -39,22 +39,30 @@ def test_it_is_the_same_wherever_it_is_built(tmp_path: Path) -> None:
 
 def test_parts_are_named_by_their_content() -> None:
     parts = payload.payload().parts
-    assert [part.name for part in parts] == ["core", "nvml"]
+    assert [part.name for part in parts] == ["core", "more", "nvml"]
     for part in parts:
         content = zlib.decompress(part.compressed)
         assert hashlib.sha256(content).hexdigest() == part.sha256
         assert len(content) == part.size_bytes
         assert part.label == f"{part.name}:{part.sha256}:{part.size_bytes}"
     assert len(parts[0].compressed) < 64 * 1024
-    assert len(payload.payload().bootstrap) < 4096
+    assert len(payload.payload().bootstrap) < 1536
 
 
-def test_core_is_the_whole_agent_and_nothing_else() -> None:
-    names = set(payload.core())
+def test_core_is_what_a_survey_loads_and_the_rest_is_a_part_of_its_own() -> None:
+    """Core must not grow with every probe: what only others load is verified later."""
+    needed = payload.needed(payload.agent_modules())
+    assert {f"fleetmem.agent.{name}" for name in payload.CORE} <= needed
+    assert "fleetmem.agent.probes.peers" in needed  # imported by processes
+    assert "fleetmem.agent.probes.journal" not in needed
+
+
+def test_the_parts_are_the_whole_agent_and_nothing_else() -> None:
+    names = set(payload.agent_modules())
     wanted = {f"fleetmem.agent.{module}" for module in MODULES.values()}
     assert wanted <= names
     assert "fleetmem.agent.shapes" not in names
-    assert "fleetmem.agent.stage0" not in names
+    assert "fleetmem.agent.boot" not in names
     assert not [name for name in names if not name.startswith("fleetmem.")]
     head = payload.pack("core", {"b": "x = 1\n", "a": "y = 'é'\n"})
     assert zlib.decompress(head.compressed) == "a 9\nb 6\n\ny = 'é'\nx = 1\n".encode()
