@@ -13,7 +13,9 @@ from fleetmem.controller.render.safe import safe
 from fleetmem.controller.render.size import GIB, NONE, count
 
 _HOSTS = 18
-_OWNER = 30
+_OWNER = 26
+_BACKING = 11
+_FIGURE = 12
 _MAX = 24
 
 
@@ -28,10 +30,9 @@ def diff_lines(envelope: Envelope, first: str, second: str) -> list[Line]:
     several = len(envelope["hosts"]) > 1
     rows = _folded(entries)
     if rows:
-        head = (left("HOSTS", _HOSTS) if several else "") + left("WHERE", 9) + left("BACKING", 12)
-        head += left("OWNER", _OWNER) + "".join(
-            right(name, 9) for name in ("BEFORE", "NOW", "CHANGE")
-        )
+        head = (left("HOSTS", _HOSTS) if several else "") + left("WHERE", 9)
+        head += left("BACKING", _BACKING) + left("OWNER", _OWNER + (0 if several else _HOSTS))
+        head += "".join(right(name, _FIGURE) for name in ("BEFORE", "NOW", "CHANGE"))
         lines += [(), ((head, "dim"),)]
     for hosts, changes in rows[:_MAX]:
         lines += _row(hosts if several else None, changes)
@@ -72,14 +73,14 @@ def _row(hosts: Sequence[str] | None, rows: Sequence[Change]) -> list[Line]:
     name = (
         one["owner"] if len({row["owner"] for row in rows}) == 1 else template(one["owner"] or "")
     )
-    text = left(one["place"], 9) + left(one["backing"], 12) + left(safe(name or NONE), _OWNER)
+    wide = _OWNER + (_HOSTS if hosts is None else 0)
+    text = left(one["place"], 9) + left(one["backing"], _BACKING) + left(safe(name or NONE), wide)
     figures = [
         _range([row["before_bytes"] for row in rows]),
         _range([row["after_bytes"] for row in rows]),
         _range([row["change_bytes"] for row in rows], sign=True),
     ]
-    wide = [max(9, cells(figure) + 1) for figure in figures]
-    numbers = "".join(right(figure, size) for figure, size in zip(figures, wide, strict=True))
+    numbers = "".join(right(figure, _FIGURE) for figure in figures)
     style = _style(one)
     tail: Line = ((text, ""), (numbers, style))
     if hosts is None:
@@ -103,6 +104,7 @@ def _range(sizes: Sequence[int | None], sign: bool = False) -> str:
     ends = span(sizes)
     if ends is None or None in sizes:
         return NONE
-    form = "{:+.2f}" if sign else "{:.2f}"
+    places = 2 if max(map(abs, ends)) < 100 * GIB else 0
+    form = f"{{:{'+' if sign else ''}.{places}f}}"
     low, high = (form.format(end / GIB) for end in ends)
     return low if low == high else f"{low}…{high}"

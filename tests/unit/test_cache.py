@@ -1,0 +1,222 @@
+"""The cache rung: what would leave memory, what is spared, what became of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fleetmem.controller import envelope as env
+from fleetmem.controller.cli.reclaim_cache import check_options
+from fleetmem.controller.errors import UsageError
+from fleetmem.controller.reclaim.cache import CacheEnd, CachePlan, make_plan, outcome, verdict
+from fleetmem.controller.reclaim.cache_section import cache_section
+from fleetmem.controller.reclaim.options import ReclaimOptions
+from fleetmem.controller.render.cache import (
+    cache_plan_lines,
+    cache_result_lines,
+    describe_cache,
+)
+from fleetmem.controller.render.line import WIDTH, cells, plain
+from tests.unit.memory_samples import MIB, cached, readings
+
+FILES = [
+    cached("/models/a/1.bin", {"1": 500, "0": 100}),
+    cached("/models/a/2.bin", {"1": 200}, mapped_by=[41]),
+    cached("/models/a/3.bin", {"1": 50}, dirty_bytes=3 * MIB),
+    cached("/models/a/4.bin", {"0": 40}),
+    cached("/usr/lib/libc.so", {"1": 10}, mapped_by=[41, 42], sources=["mapping"]),
+]
+
+
+def plan(paths: tuple[str, ...] = ("/models/a",), files: list[Any] | None = None) -> CachePlan:
+    found = readings(files=FILES if files is None else files)
+    return make_plan(found, paths, "auto", {41: "python3 41"})
+
+
+def done(files: list[Any], **more: Any) -> CacheEnd:
+    """What the action answers."""
+    reading = {
+        "mode": "auto",
+        "target_node": None,
+        "files": files,
+        "nodes": [],
+        "freed_bytes": sum(one["before_bytes"] - one["after_bytes"] for one in files),
+        "moved_bytes": 0,
+        "spared_bytes": 0,
+        "problems": [],
+        "seconds": 0.1,
+        **more,
+    }
+    return CacheEnd(reading, None, False, 0.2)
+
+
+def row(path: str, result: str, before: int, after: int, **more: Any) -> dict[str, Any]:
+    return {
+        "path": path,
+        "raw": None,
+        "device": "254:0",
+        "inode": 0,
+        "result": result,
+        "why": None,
+        "residue": None,
+        "before_bytes": before * MIB,
+        "after_bytes": after * MIB,
+        "before": None,
+        "after": None,
+        **more,
+    }
+
+
+def test_named_files_that_are_clean_and_unmapped_are_the_targets() -> None:
+    made = plan()
+    assert [file.path for file in made.targets] == ["/models/a/1.bin", "/models/a/4.bin"]
+    assert [(one.file.path, one.why) for one in made.spared] == [
+        ("/models/a/2.bin", "mapped by python3 41"),
+        ("/models/a/3.bin", "3145728 bytes are not written to disk yet"),
+    ]
+    assert made.epoch == 4
+    assert made.nodes == ()
+
+
+def test_without_a_path_it_is_what_lies_on_a_gpus_node() -> None:
+    made = plan(())
+    assert [file.path for file in made.targets] == ["/models/a/1.bin"]
+    assert [one.file.path for one in made.spared] == [
+        "/models/a/2.bin",
+        "/models/a/3.bin",
+        "/usr/lib/libc.so",
+    ]
+    assert made.nodes == (1,)
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ({"filesystem": "tmpfs"}, "refused: tmpfs has no other copy of it"),
+        ({"mapped_elsewhere": True}, "mapped by a process that is not visible here"),
+        ({"writeback_bytes": 5}, "5 bytes are not written to disk yet"),
+        ({"deleted": True}, "deleted, and kept by a process that has it open"),
+        ({"mapped_by": [1, 2, 3, 4]}, "mapped by process 1, process 2, process 3 and 1 more"),
+        (
+            {"resident_bytes": None, "by_numa_node": None, "problem": "not its owner"},
+            "not its owner",
+        ),
+    ],
+)
+def test_each_reason_to_spare(more: dict[str, Any], why: str) -> None:
+    made = plan(files=[cached("/models/a/1.bin", {"1": 500}, **more)])
+    assert made.targets == ()
+    assert [one.why for one in made.spared] == [why]
+    assert verdict(made, None)[0] == "nothing_to_do"
+
+
+def test_the_hash_covers_files_mode_and_boot() -> None:
+    made = plan()
+    other = plan(files=FILES[:1])
+    assert len(made.hash) == 64
+    assert made.hash != other.hash
+    assert [row[0] for row in made.document["files"]] == ["/models/a/1.bin", "/models/a/4.bin"]
+
+
+def test_a_path_that_is_no_utf8_goes_as_hex() -> None:
+    made = plan(files=[cached("/models/\\xff", {"1": 5}, raw="2f6d2fff")])
+    assert made.targets[0].argument == "hex:2f6d2fff"
+
+
+def test_all_gone_is_reclaimed_a_residue_is_host_pages() -> None:
+    made = plan()
+    good = done(
+        [row("/models/a/1.bin", "dropped", 600, 0), row("/models/a/4.bin", "migrated", 40, 40)]
+    )
+    assert verdict(made, good) == ("reclaimed", "all of them left memory")
+    assert outcome(made, good) == "ok"
+    bad = done([row("/models/a/1.bin", "partial", 600, 100, residue="mapped, locked or pinned"),
+                row("/models/a/4.bin", "dropped", 40, 0)])  # fmt: skip
+    assert verdict(made, bad) == (
+        "host_pages",
+        "1 of 2 files stay in part: mapped, locked or pinned",
+    )
+    assert outcome(made, bad) == "partial"
+
+
+def test_a_file_that_was_mapped_meanwhile_is_no_failure_of_the_rest() -> None:
+    end = done([row("/models/a/1.bin", "dropped", 600, 0),
+                row("/models/a/4.bin", "spared", 40, 40, why="mapped by 77")])  # fmt: skip
+    assert verdict(plan(), end) == ("reclaimed", "1 spared meanwhile: mapped by 77")
+
+
+def test_an_end_that_was_not_seen_is_unknown() -> None:
+    end = CacheEnd(None, "the connection ended", True, None)
+    assert verdict(plan(), end) == ("unknown", "the connection ended")
+    assert outcome(plan(), end) == "failed"
+
+
+def test_the_section_has_nodes_and_the_gpu_before_and_after() -> None:
+    before, after = readings(files=FILES), readings(files=[])
+    after["numa.nodes"]["nodes"][1]["free_bytes"] += 500 * MIB
+    after["gpu.devices"]["gpus"][0]["used_bytes"] -= 500 * MIB
+    end = done(
+        [row("/models/a/1.bin", "dropped", 600, 0), row("/models/a/4.bin", "dropped", 40, 0)]
+    )
+    section = cache_section(plan(), before, end, after, "h1")
+    hbm = section["numa_nodes"][1]
+    assert hbm["after_free_bytes"] - hbm["before_free_bytes"] == 500 * MIB
+    assert hbm["planned_bytes"] == 500 * MIB
+    gpu = section["gpus"][0]
+    assert gpu["before_bytes"] - gpu["after_bytes"] == 500 * MIB  # type: ignore[operator]
+    assert gpu["verdict"] == "reclaimed"
+    assert section["targets"] == []
+    assert section["cache"]["freed_bytes"] == 640 * MIB
+    assert [one["result"] for one in section["cache"]["files"]] == ["dropped", "dropped"]
+    assert section["next"] == ["fleetmem snapshot -H h1 --phase after-action"]
+
+
+def test_a_dry_run_says_the_whole_command() -> None:
+    made = plan(("/models/it's here",))
+    section = cache_section(made, readings(files=FILES), None, None, "h1")
+    assert section["verdict"] == "planned"
+    assert section["next"] == ["fleetmem reclaim -H h1 --cache '/models/it'\"'\"'s here' --yes"]
+    assert {one["result"] for one in section["cache"]["files"]} == {"planned"}
+
+
+def entry(host: str, made: CachePlan, end: CacheEnd | None = None) -> Any:
+    found = env.new_host(host, "ok")
+    found["reclaim"] = cache_section(made, readings(files=FILES), end, None, host)
+    return found
+
+
+def test_the_screen_of_one_host() -> None:
+    lines = [plain(line) for line in cache_plan_lines([entry("h1", plan())])]
+    assert lines[0].startswith("PLAN ")
+    assert any(line.startswith("/models/a/*.bin") and "NUMA 0-1" in line for line in lines)
+    assert "    mapped by python3 41" in lines
+    assert max(map(cells, lines)) <= WIDTH
+    assert describe_cache([entry("h1", plan())]) == ("0.6 GiB of file pages (2 files)", 1)
+
+
+def test_the_screen_of_many_hosts_folds_them() -> None:
+    hosts = [entry(f"gh200-{n:02d}", plan()) for n in range(1, 17)]
+    lost = env.new_host("gh200-17", "unreachable", {"code": "connect_timeout", "message": "no",
+                                                      "hint": None})  # fmt: skip
+    lines = [plain(line) for line in cache_result_lines([*hosts, lost])]
+    assert lines[0].startswith("✗ unreachable")
+    assert lines[1].startswith("! planned     gh200-[01-16]: 2 files, 0.6 GiB")
+    assert max(map(cells, lines[:2])) <= WIDTH
+
+
+@pytest.mark.parametrize(
+    ("options", "stored", "said"),
+    [
+        (ReclaimOptions(cache=("/x",), gpu="0"), False, "takes no --gpu"),
+        (ReclaimOptions(cache=(), pids=(1,)), False, "takes no --gpu"),
+        (ReclaimOptions(cache=("x",)), False, "a path on the hosts is expected"),
+        (ReclaimOptions(cache=("/x",)), True, "are not kept"),
+    ],
+)
+def test_one_line_for_what_does_not_go_together(
+    options: ReclaimOptions, stored: bool, said: str
+) -> None:
+    with pytest.raises(UsageError) as caught:
+        check_options(options, stored)
+    assert said in caught.value.message
