@@ -188,7 +188,8 @@ def end(trial: Trial, running: subprocess.Popen[str]) -> Answer | None:
     if trial.way == "STOP":
         running.send_signal(signal.SIGCONT)
     found = answer(running, 90)
-    assert trial.way != "INT" or found.code == 130, found
+    late = trial.rung == "end" and found.code == 0  # it had said its last word already
+    assert trial.way != "INT" or found.code == 130 or late, found
     return found
 
 
