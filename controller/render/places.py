@@ -12,7 +12,7 @@ from fleetmem.controller.render.size import GIB, NONE
 
 COLUMNS = ("TOTAL", "FREE", "CUDA", "FILE", "ANON", "SHMEM", "KERNEL", "UNACC")
 _PARTS = COLUMNS[1:]
-_WHERE = 20
+_WHERE = 19
 _WIDTHS = {"TOTAL": 9, "UNACC": 7}
 _BAR = 15
 _LETTERS = {

@@ -11,7 +11,7 @@ UUID = "GPU-11111111-2222-3333-4444-555555555555"
 def node(number: int, kind: str, cpus: str, **parts: int | None) -> dict[str, Any]:
     """A node whose *parts* are MiB; what is left of ``total`` is unaccounted."""
     names = ("free", "file", "anon", "shmem", "slab", "hugetlb", "kernel", "device")
-    sizes = {name: parts.get(name, 0) for name in names}
+    sizes = {name: parts.get(name, None if name == "device" else 0) for name in names}
     total = parts["total"] or 0
     rest = total - sum(size or 0 for size in sizes.values())
     row: dict[str, Any] = {

@@ -1,0 +1,218 @@
+"""The screens of ``snapshot``: every row adds up, 100 columns, every target in a row."""
+
+from __future__ import annotations
+
+import csv
+import io
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fleetmem.controller import envelope as env
+from fleetmem.controller.memory import snapshot
+from fleetmem.controller.render.file_table import file_lines, process_lines, wants_files
+from fleetmem.controller.render.findings import folded_lines
+from fleetmem.controller.render.line import WIDTH, cells, plain
+from fleetmem.controller.render.places import Place, bar_spans, in_tenths, place_lines, places
+from fleetmem.controller.render.snapshot import snapshot_lines
+from fleetmem.controller.render.table_rows import COLUMNS, table_rows
+from tests.unit.memory_samples import MIB, cached, gpu, node, process, readings
+
+GIB = 1 << 30
+
+
+def story() -> dict[str, Any]:
+    """SCREENS' GH200 host: one HBM node full of checkpoint, one CPU node, one empty node."""
+    nodes = [
+        node(0, "cpu", "0-71", total=478 * 1024, free=431 * 1024, file=30 * 1024, anon=13 * 1024,
+             kernel=3 * 1024, slab=1024),
+        node(2, "gpu", "", total=142 * 1024, free=18 * 1024, file=123 * 1024, kernel=100),
+        node(3, "memory", "", total=0, free=0),
+    ]  # fmt: skip
+    files = [
+        cached("/models/ds/1.safetensors", {"2": 60 * 1024}),
+        cached("/models/ds/2.safetensors", {"2": 50 * 1024, "0": 10 * 1024}),
+        cached("/opt/vllm/a.so", {"0": 1024, "2": 200}, mapped_by=[41, 42, 43]),
+        cached("/data/unknown", {"0": 500}, mapped_by=[], mapped_elsewhere=True),
+    ]
+    return readings(nodes, files, [gpu(numa_node=2)], {0: {41: 600}})
+
+
+def envelope(hosts: dict[str, Any], findings: list[Any] | None = None) -> Any:
+    entries = []
+    for name, found in hosts.items():
+        entry = env.new_host(name, "ok" if found else "unreachable")
+        if found:
+            entry["readings"] = {
+                probe: {"outcome": "ok", "reason": None, "reading": one, "seconds": 0.1}
+                for probe, one in found.items()
+            }
+            entry["snapshot"] = snapshot(found, "before-load")
+        else:
+            entry["error"] = {"code": "connect_timeout", "message": "no answer", "hint": None}
+        entries.append(entry)
+    whole = env.new_envelope(env.new_run("snapshot"), list(hosts), entries)
+    whole["findings"] = findings or []
+    return env.finish(whole, 0)
+
+
+def text(lines: Any) -> list[str]:
+    found = [plain(line) for line in lines]
+    assert max(map(cells, found)) <= WIDTH
+    return found
+
+
+def test_places_are_gpus_first_and_empty_nodes_are_hidden() -> None:
+    section = snapshot(story())
+    lines = text(place_lines(places(section)))
+    assert lines[0].split() == [
+        "WHERE", "TOTAL", "FREE", "CUDA", "FILE", "ANON", "SHMEM", "KERNEL", "UNACC", "0", "%",
+        "100", "%",
+    ]  # fmt: skip
+    assert lines[1].startswith("GPU 0 HBM   NUMA 2")
+    assert lines[1].endswith("FFFFFFFFFFFFF··")
+    assert lines[1].split()[5:13] == ["142.0", "18.0", "0.6", "123.0", "0.0", "0.0", "0.1", "0.3"]
+    assert lines[2].startswith("CPU 0 DRAM  NUMA 0")
+    assert lines[2].split()[7] == "–"
+    assert len(lines) == 3
+    assert "1 NUMA node without memory, hidden" in "\n".join(
+        text(snapshot_lines(envelope({"h": story()})))
+    )
+
+
+@pytest.mark.parametrize("width", [60, 83])
+def test_a_narrow_terminal_loses_the_bar_and_two_columns(width: int) -> None:
+    lines = [plain(line) for line in place_lines(places(snapshot(story())), width)]
+    assert "KERNEL" not in lines[0]
+    assert "SHMEM" not in lines[0]
+    assert "%" not in lines[0]
+    assert max(map(cells, lines)) <= max(width, 68)
+
+
+mib = st.integers(0, 200_000)
+
+
+@given(parts=st.fixed_dictionaries(dict.fromkeys(("FREE", "CUDA", "FILE", "ANON", "UNACC"), mib)))
+def test_what_is_shown_adds_up(parts: dict[str, int]) -> None:
+    """The tenths of the parts add up to the tenths of the total, each off by less than one."""
+    sizes = {name: size * MIB for name, size in parts.items()}
+    place = Place("GPU 0", "", "gpu", sum(sizes.values()), {**sizes, "SHMEM": None, "KERNEL": 0})
+    shown = in_tenths(place)
+    assert sum(shown[name] or 0 for name in place.parts) == shown["TOTAL"]
+    assert shown["SHMEM"] is None
+    for name, size in sizes.items():
+        assert abs((shown[name] or 0) - size * 10 / GIB) < 1.5
+    assert sum(len(letters) for letters, _ in bar_spans(place)) == 15
+
+
+def test_files_are_folded_by_directory_the_most_on_the_gpu_first() -> None:
+    section = snapshot(story())
+    assert wants_files(section, False)
+    lines = text(file_lines(section))
+    assert lines[0].split() == [
+        "FILE", "PAGES", "FILES", "TOTAL", "NUMA", "2", "NUMA", "0,3", "DIRTY", "MAPPED", "BY",
+    ]  # fmt: skip
+    assert lines[1].split() == [
+        "/models/ds/*.safetensors", "2", "120.0", "110.0", "10.0", "0.0", "nobody",
+    ]  # fmt: skip
+    assert lines[2].split()[-2:] == ["3", "processes"]
+    assert lines[3].split()[-1] == "–"
+    assert lines[-1].startswith("not traced (79.")
+
+
+def test_without_a_gpu_node_files_are_shown_when_asked_for() -> None:
+    nodes = [node(0, "cpu", "0", total=1000, free=100, file=900)]
+    section = snapshot(readings(nodes, [cached("/m/a.bin", {"0": 900})], [], {}))
+    assert not wants_files(section, False)
+    assert wants_files(section, True)
+
+
+def test_processes_are_shown_where_they_hold_a_twentieth_of_a_gpu() -> None:
+    found = readings(listed={0: {41: 1000}}, processes=[process(41, "python3", 300)])
+    lines = text(process_lines(snapshot(found)))
+    assert lines[1].split() == ["41", "python3", "0", "1.0", "0", "0.3"]
+    assert process_lines(snapshot(readings(listed={0: {41: 20}}))) == []
+
+
+def test_one_host_as_a_whole() -> None:
+    finding = {
+        "rule": "hbm-page-cache/file-pages-on-gpu",
+        "severity": "warn",
+        "hosts": "gh200-01",
+        "subject": "NUMA node 2",
+        "evidence": {"say": "123.0 GiB of file pages"},
+        "advice": "Not a leak.",
+        "next": ["fleetmem reclaim -H gh200-01 --cache /models/ds --dry-run"],
+    }
+    lines = text(snapshot_lines(envelope({"gh200-01": story()}, [finding])))
+    assert lines[0].startswith("gh200-01  1 × NVIDIA GH200 480GB · driver 570.86 · 64K pages")
+    assert "HBM is NUMA memory" in " ".join(lines[:2])
+    assert "phase before-load" in " ".join(lines[:2])
+    assert any(line.startswith("! file-pages-on-gpu") for line in lines)
+    assert lines[-1] == "  next   fleetmem reclaim -H gh200-01 --cache /models/ds --dry-run"
+
+
+def test_remote_text_cannot_draw_on_the_screen() -> None:
+    found = readings(files=[cached("/m\x1b[2J\u202e/1.bin", {"1": 700})])
+    lines = text(snapshot_lines(envelope({"h\x1b": found}), True))
+    assert not any("\x1b" in line or "\u202e" in line for line in lines)
+    assert any("\\x1b[2J" in line for line in lines)
+
+
+def test_many_hosts_are_folded_by_what_they_have() -> None:
+    hosts: dict[str, Any] = {f"gh200-{n:02d}": story() for n in range(1, 17)}
+    hosts["gh200-17"] = None
+    other = story()
+    other["numa.nodes"]["nodes"][1]["free_bytes"] -= 10 * GIB
+    other["numa.nodes"]["nodes"][1]["file_bytes"] += 10 * GIB
+    hosts["gh200-01"] = other
+    lines = text(snapshot_lines(envelope(hosts)))
+    assert lines[0].startswith("17 hosts: 16 ok, 1 unreachable")
+    hbm = next(line for line in lines if "GPU HBM" in line)
+    assert hbm.startswith("gh200-[01-16]")
+    assert "8.0–18.0" in hbm
+    assert any("gh200-17: unreachable: connect_timeout" in line for line in lines)
+
+
+def test_playbooks_over_many_hosts_name_every_target() -> None:
+    hosts: dict[str, Any] = {f"h{n}": story() for n in range(1, 6)}
+    hosts["h6"] = None
+    whole = envelope(hosts)
+    whole["hosts"][3]["readings"]["shm.segments"] = {
+        "outcome": "denied", "reason": "not root", "reading": None, "seconds": 0.0,
+    }  # fmt: skip
+    whole["findings"] = [
+        {"rule": "memory/stale-shm", "severity": "warn", "hosts": "h[1-2]",
+         "subject": "shared memory", "evidence": {"say": "6.4 GiB"}, "advice": None, "next": []}
+    ]  # fmt: skip
+    lines = text(folded_lines(whole, 1))
+    body = "\n".join(lines)
+    assert "! " in body
+    assert "h[1-2]" in body
+    assert "shm.segments denied" in body
+    assert "connect_timeout" in body
+    quiet = next(line for line in lines if line.startswith("✓"))
+    assert "h[3,5]" in quiet
+    assert "fleetmem hosts --check -H @run:" in body
+
+
+def test_the_table_as_rows_and_csv() -> None:
+    found = readings(processes=[process(41, "=cmd", 300)], files=[])
+    whole = envelope({"h1": found, "h2": None})
+    rows = table_rows(whole, False)
+    assert all(tuple(row) == COLUMNS or set(row) == set(COLUMNS) for row in rows)
+    assert sum(row["bytes"] for row in rows if row["location"] == "numa:1") == 2048 * MIB
+    assert rows[-1]["host"] == "h2"
+    assert rows[-1]["outcome"] == "unreachable"
+    assert rows[-1]["bytes"] is None
+    one = node(0, "cpu", "0", total=300, free=0, anon=300)
+    flat = table_rows(
+        envelope({"h1": readings([one], [], [], {}, [process(41, "=cmd", 300)])}), True
+    )
+    out = io.StringIO()
+    writer = csv.DictWriter(out, list(flat[0]))
+    writer.writeheader()
+    writer.writerows(flat)
+    assert "'=cmd 41" in out.getvalue()
