@@ -96,6 +96,8 @@ async def readings(session: Session) -> dict[str, Reading]:
     """All that a survey needs: one round trip, and one more for the identities."""
     found = await asyncio.gather(*(ask(session, name, share=_SHARE) for name in SURVEY))
     rows = dict(zip(SURVEY, found, strict=True))
+    if _on_numa_nodes(rows):
+        rows["numa.nodes"] = await ask(session, "numa.nodes", share=_SHARE)
     pids = pids_to_identify(rows)
     if pids:
         rows["processes.identity"] = await ask(
@@ -110,6 +112,23 @@ async def readings(session: Session) -> dict[str, Reading]:
             "seconds": 0.0,
         }
     return rows
+
+
+def _on_numa_nodes(rows: Mapping[str, Reading]) -> bool:
+    """Whether a GPU's memory is a NUMA node: NVML then counts the node's file pages as used."""
+    devices = rows["gpu.devices"]["reading"]
+    return bool(devices) and any(gpu["numa_node"] is not None for gpu in devices["gpus"])
+
+
+def _file_bytes(rows: Mapping[str, Reading]) -> dict[int, int]:
+    """File pages of each NUMA node that is no CPU's; nothing where nobody had to ask."""
+    row = rows.get("numa.nodes")
+    numa = row["reading"] if row else None
+    return (
+        {node["id"]: node["file_bytes"] for node in numa["nodes"] if not node["cpus"]}
+        if numa
+        else {}
+    )
 
 
 def pids_to_identify(rows: Mapping[str, Reading]) -> list[int]:
@@ -149,6 +168,7 @@ def to_survey(rows: Mapping[str, Reading]) -> Survey:
         holders_denied=holders["denied"],
         processes={row["pid"]: row for row in identities["processes"]},
         driver=devices["driver_version"],
+        numa_file_bytes=_file_bytes(rows),
     )
 
 

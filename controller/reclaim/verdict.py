@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 PINNED_AFTER_SECONDS = 60.0
 """Public cases show memory without any process for over 30 s that then came back."""
 
+FILES_WORTH_BYTES = 1 << 30
+"""File pages on a GPU's NUMA node that are worth a word."""
+
 _GPU_LOST = ("GPU_IS_LOST", "GpuIsLost", "ResetRequired", "RESET_REQUIRED", "(15)", "(16)")
 
 
@@ -125,8 +128,18 @@ def untouched(
             gpu, verdict, used, why, tuple(dict.fromkeys(step for step in steps if step))
         )
     if _within(used, bound):
-        return GpuJudgement(gpu, "nothing_to_do", used, "at its baseline")
+        return _at_baseline(survey, gpu, used, host)
     return _unexplained(survey, gpu, host, watched_seconds)
+
+
+def _at_baseline(survey: Survey, gpu: int, used: int, host: str) -> GpuJudgement:
+    """Nothing is held; file pages that lie in this GPU's memory are named all the same."""
+    node = survey.gpus[gpu]["numa_node"]
+    files = 0 if node is None else survey.numa_file_bytes.get(node, 0)
+    if files < FILES_WORTH_BYTES:
+        return GpuJudgement(gpu, "nothing_to_do", used, "at its baseline")
+    why = f"at its baseline, but for {files / (1 << 30):.1f} GiB of file pages on NUMA node {node}"
+    return GpuJudgement(gpu, "nothing_to_do", used, why, _cache(host))
 
 
 def pending(plan: Plan, survey: Survey) -> list[int]:
@@ -144,7 +157,7 @@ def _unexplained(survey: Survey, gpu: int, host: str, watched_seconds: float) ->
         return GpuJudgement(gpu, "not_permitted", used, why, ("run as root, or set sudo: true",))
     if device["numa_node"] is not None:
         why = f"this GPU's memory is NUMA node {device['numa_node']}: host pages lie in it"
-        return GpuJudgement(gpu, "host_pages", used, why)
+        return GpuJudgement(gpu, "host_pages", used, why, _cache(host))
     if dead and not any(_could_hold(survey, pid, gpu) for pid in survey.holders):
         why = f"NVML names dead {', '.join(map(str, sorted(dead)))}, and no process has its files"
         if watched_seconds < PINNED_AFTER_SECONDS:
@@ -292,7 +305,8 @@ def _still_used(
         return GpuJudgement(gpu, "releasing", used, why, (_again(host, gpu),))
     if after.gpus[gpu]["numa_node"] is not None:
         node = after.gpus[gpu]["numa_node"]
-        return GpuJudgement(gpu, "host_pages", used, f"host pages lie in NUMA node {node}")
+        why = f"host pages lie in NUMA node {node}"
+        return GpuJudgement(gpu, "host_pages", used, why, _cache(host))
     why = f"no process has it, and it is not back after {climbed.waited_seconds:.0f} s"
     return GpuJudgement(gpu, "kernel_pinned", used, why)
 
@@ -320,6 +334,10 @@ def _grown(plan: Plan, now: list[Member], gpu: int) -> list[Member]:
         if member.key in before and new is not None and new > (old or 0) + TOLERANCE_BYTES:
             grown.append(member)
     return grown
+
+
+def _cache(host: str) -> tuple[str, ...]:
+    return (f"fleetmem snapshot -H {host}", f"fleetmem reclaim -H {host} --cache --dry-run")
 
 
 def _again(host: str, gpu: int) -> str:
