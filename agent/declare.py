@@ -31,6 +31,9 @@ MODULES = {
     "numa.nodes": "probes.numa",
     "pagecache.files": "probes.pagecache",
     "pagecache.drop": "actions.pagecache",
+    "processes.memory": "probes.memory",
+    "cgroups.memory": "probes.cgroup_memory",
+    "shm.segments": "probes.shm",
 }
 
 NVML = ("gpu.devices", "gpu.processes", "gpu.wait")

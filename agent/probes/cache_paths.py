@@ -21,8 +21,8 @@ MODEL_PLACES = (
     "/opt/models",
     "/var/lib/models",
     "/root/.cache/huggingface",
-    "/home/*/.cache/huggingface",
 )
+HOME_PLACE = "/home/%s/.cache/huggingface"
 MODEL_OPTIONS = (b"--model", b"--model-path", b"--model_path", b"--download-dir", b"-m", b"serve")
 MOST_MODELS = 64
 
@@ -107,13 +107,18 @@ def is_pattern(path: bytes) -> bool:
 def model_places() -> List[bytes]:
     """Usual model directories, and those that engines were started with."""
     found = [os.fsencode(place) for place in MODEL_PLACES]
+    try:
+        homes = sorted(sysroot.names("/home"))[:MOST_MODELS]
+    except OSError:
+        homes = []
+    found += [os.fsencode(HOME_PLACE % name) for name in homes]
     for pid in sysroot.pids():
         words = title_words(pid)
         for at, word in enumerate(words[:-1]):
             name, equal, value = word.partition(b"=")
             if name in MODEL_OPTIONS:
                 value = value if equal else words[at + 1]
-                if value[:1] == b"/" and value not in found and len(found) < MOST_MODELS:
+                if value[:1] == b"/" and value not in found and len(found) < 2 * MOST_MODELS:
                     found.append(os.path.normpath(value))
     return found
 

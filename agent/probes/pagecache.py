@@ -243,8 +243,8 @@ def pagecache_files(
     scan.measure(named, "path", True)
     if discover and scan.stopped is None:
         scan.in_use()
-        places = [("tree", place, least_bytes) for place in cache_paths.model_places()]
-        scan.measure(_expand(places), "model", False)
+        places = cache_paths.model_places()
+        scan.measure([("tree", place, least_bytes) for place in places], "model", False)
         if os.geteuid() == 0:
             blocks = cache_paths.block_devices(scan.mounts)
             scan.measure([("file", place, 0) for place in blocks], "block", False)
@@ -259,19 +259,6 @@ def pagecache_files(
         scan.count(least_bytes, nodes)
         coverage = scan.coverage()
     return _reading(scan, coverage, largest, least_bytes)
-
-
-def _expand(items: List[Item]) -> List[Item]:
-    """Patterns of places by what is there; the places are local directories."""
-    found: List[Item] = []
-    for what, place, least in items:
-        if b"*" in place:
-            from glob import glob
-
-            found += [(what, one, least) for one in sorted(glob(place))]
-        else:
-            found.append((what, place, least))
-    return found
 
 
 def _reading(scan: Scan, coverage: CacheCoverage, largest: int, least_bytes: int) -> PageCacheFiles:

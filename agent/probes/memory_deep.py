@@ -1,0 +1,153 @@
+"""What only smaps, maps and numa_maps of one process tell. Used in a child (see ``apart``)."""
+
+from __future__ import annotations
+
+from fleetmem.agent import sysroot
+from fleetmem.agent.probes import mappings
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Optional
+
+MOST_OBJECTS = 32
+ZERO = b"/dev/zero"
+UVM = b"/dev/nvidia-uvm"
+DRIVER = b"/dev/nvidia"
+
+
+def look(pid: int, nodes: bool) -> Iterator[object]:
+    """The facts of one process as a dictionary, "denied", or nothing where it is gone."""
+    try:
+        proportional = rollup(pid)
+        shared, driver = objects(pid)
+        yield {
+            "proportional": proportional,
+            "shared": shared,
+            "driver": driver,
+            "numa": numa_maps(pid) if nodes else None,
+        }
+    except PermissionError:
+        yield "denied"
+    except (OSError, ValueError):
+        return
+
+
+def rollup(pid: int) -> Optional[Dict[str, Optional[int]]]:
+    """smaps_rollup in bytes, ``None`` where the kernel has none (before 4.14)."""
+    try:
+        data = sysroot.read("/proc/%d/smaps_rollup" % pid)
+    except FileNotFoundError:
+        return None
+    fields: Dict[bytes, int] = {}
+    for line in data.split(b"\n")[1:]:
+        words = line.split()
+        if len(words) == 3 and words[1].isdigit():
+            fields[words[0]] = int(words[1]) * 1024
+    if b"Pss:" not in fields:
+        return None
+    return {
+        "pss_bytes": fields[b"Pss:"],
+        "pss_anon_bytes": fields.get(b"Pss_Anon:"),
+        "pss_file_bytes": fields.get(b"Pss_File:"),
+        "pss_shmem_bytes": fields.get(b"Pss_Shmem:"),
+        "private_bytes": fields.get(b"Private_Clean:", 0) + fields.get(b"Private_Dirty:", 0),
+        "swap_pss_bytes": fields.get(b"SwapPss:"),
+        "locked_bytes": fields.get(b"Locked:"),
+    }
+
+
+def kind_of(path: bytes) -> Optional[str]:
+    """What kind of shared memory a mapping's path means, ``None`` for a file."""
+    if path.startswith(b"/SYSV"):
+        return "sysv"
+    if path.startswith(b"/memfd:"):
+        return "memfd"
+    if path.startswith(ZERO):
+        return "zero"
+    if path.startswith((b"/anon_hugepage", b"/dev/hugepages/")):
+        return "hugetlb"
+    return "posix" if path.startswith(b"/dev/shm/") else None
+
+
+def objects(pid: int) -> Any:
+    """(shared objects, the driver's mappings or ``None``) of one process."""
+    found: Dict[mappings.Key, Dict[str, Any]] = {}
+    driver_bytes = uvm_bytes = 0
+    for _, size, key, path in mappings.maps(pid):
+        if path.startswith(DRIVER):
+            driver_bytes += size
+            uvm_bytes += size if path.startswith(UVM) else 0
+            continue
+        kind = kind_of(path)
+        if kind is not None:
+            row = found.get(key)
+            if row is None:
+                row = found[key] = {
+                    "kind": kind,
+                    "name": mappings.plain(path).decode("utf-8", "replace"),
+                    "device": "%d:%d" % key[:2],
+                    "inode": key[2],
+                    "map_bytes": 0,
+                }
+            row["map_bytes"] += size
+    rows = sorted(found.values(), key=lambda row: -row["map_bytes"])[:MOST_OBJECTS]
+    if not driver_bytes:
+        return rows, None
+    resident = smaps_resident(pid)
+    driver = {
+        "map_bytes": driver_bytes,
+        "uvm_map_bytes": uvm_bytes,
+        "uvm_resident_bytes": resident.get(UVM, 0),
+        "pinned_resident_bytes": resident.get(ZERO, 0),
+    }
+    return rows, driver
+
+
+def smaps_resident(pid: int) -> Dict[bytes, int]:
+    """Resident bytes of mappings of the uvm node and of anonymous shared memory."""
+    found: Dict[bytes, int] = {}
+    name = b""
+    for line in sysroot.read("/proc/%d/smaps" % pid, 4 * sysroot.LARGE).split(b"\n"):
+        if line[:4] == b"Rss:":
+            if name:
+                found[name] = found.get(name, 0) + int(line.split()[1]) * 1024
+        elif b"-" in line[:17]:
+            path = line.split(None, 5)[5:]
+            name = b""
+            for wanted in (UVM, ZERO):
+                if path and path[0].startswith(wanted):
+                    name = wanted
+    return found
+
+
+def numa_maps(pid: int) -> Optional[Dict[str, Any]]:
+    """Bytes by node and backing, and mapped bytes by policy; ``None`` without NUMA."""
+    try:
+        data = sysroot.read("/proc/%d/numa_maps" % pid, 4 * sysroot.LARGE)
+    except FileNotFoundError:
+        return None
+    by_node: Dict[str, Dict[str, int]] = {}
+    policies: Dict[str, int] = {}
+    for line in data.split(b"\n"):
+        words = line.split()
+        if len(words) < 2:
+            continue
+        counts: List[Any] = []
+        page, backing = 4096, "anon_bytes"
+        for word in words[2:]:
+            name, _, value = word.partition(b"=")
+            if name == b"kernelpagesize_kB":
+                page = int(value) * 1024
+            elif name == b"file":
+                kind = kind_of(value)
+                backing = "file_bytes" if kind is None else "shmem_bytes"
+            elif name == b"huge":
+                backing = "hugetlb_bytes"
+            elif name[:1] == b"N" and name[1:].isdigit():
+                counts.append((name[1:].decode(), int(value)))
+        policy = words[1].decode("ascii", "replace")
+        for node, count in counts:
+            row = by_node.setdefault(node, {})
+            row[backing] = row.get(backing, 0) + count * page
+            policies[policy] = policies.get(policy, 0) + count * page
+    return {"by_numa_node": by_node, "policies": policies}
