@@ -12,6 +12,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller import errors
+from fleetmem.controller.reading_shapes import SHAPES
 from fleetmem.controller.reclaim.survey import Survey
 
 if TYPE_CHECKING:
@@ -22,24 +23,6 @@ if TYPE_CHECKING:
     from fleetmem.controller.envelope import Reading
     from fleetmem.controller.session import Result, Session
 
-SHAPES = {
-    "host.facts": "HostFacts",
-    "host.operations": "HostOperations",
-    "gpu.devices": "GpuDevices",
-    "gpu.processes": "GpuProcesses",
-    "gpu.holders": "GpuHolders",
-    "gpu.wait": "GpuWait",
-    "processes.identity": "Identities",
-    "signal.send": "SignalResults",
-    "journal.read": "JournalRead",
-    "engine.find": "EngineLogs",
-    "numa.nodes": "NumaNodes",
-    "pagecache.files": "PageCacheFiles",
-    "processes.memory": "ProcessesMemory",
-    "cgroups.memory": "CgroupsMemory",
-    "shm.segments": "ShmSegments",
-    "pagecache.drop": "PageCacheDrop",
-}
 SURVEY = ("host.facts", "host.operations", "gpu.devices", "gpu.processes", "gpu.holders")
 _OUTCOMES = ("ok", "partial", "unsupported", "denied", "timed_out", "failed")
 _SHARE = "survey"

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Union, get_args, get_origin
 
-from fleetmem.controller.gather import SHAPES
 from fleetmem.controller.memory_views import VIEWS
+from fleetmem.controller.reading_shapes import SHAPES
 
 
 @cache

@@ -1,0 +1,22 @@
+"""Which shape of ``agent/shapes.py`` the reading of each probe and action has."""
+
+from __future__ import annotations
+
+SHAPES = {
+    "host.facts": "HostFacts",
+    "host.operations": "HostOperations",
+    "gpu.devices": "GpuDevices",
+    "gpu.processes": "GpuProcesses",
+    "gpu.holders": "GpuHolders",
+    "gpu.wait": "GpuWait",
+    "processes.identity": "Identities",
+    "signal.send": "SignalResults",
+    "journal.read": "JournalRead",
+    "engine.find": "EngineLogs",
+    "numa.nodes": "NumaNodes",
+    "pagecache.files": "PageCacheFiles",
+    "processes.memory": "ProcessesMemory",
+    "cgroups.memory": "CgroupsMemory",
+    "shm.segments": "ShmSegments",
+    "pagecache.drop": "PageCacheDrop",
+}
