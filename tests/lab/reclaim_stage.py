@@ -196,7 +196,7 @@ def no_agents(lab: api.Lab, hosts: Sequence[str], seconds: float) -> float:
         took = time.monotonic() - began
         assert not left or took < seconds, {host: traces(lab, host).agents for host in left}
         if left:
-            time.sleep(0.1)
+            time.sleep(0.4)
     return time.monotonic() - began
 
 
