@@ -276,7 +276,8 @@ def _segments(reading: Any) -> list[Segment]:
     """Shared memory with a name or a number; each object once, whoever shows it."""
     found: dict[tuple[Any, ...], Segment] = {}
     for one in reading["segments"] if reading else ():
-        key = (one["kind"], one["device"], one["inode"], one["shmid"], one["namespace"])
+        of = one["namespace"] if one["kind"] == "sysv" else None  # a tmpfs has many mounts
+        key = (one["kind"], one["device"], one["inode"], one["shmid"], of)
         users = sorted({*one["mapped_by"], *one["open_by"]})
         known = users or one["owner_state"] == "dead"
         number = one["shmid"] if one["shmid"] is not None else one["inode"]

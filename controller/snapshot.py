@@ -27,6 +27,10 @@ if TYPE_CHECKING:
 PLAYBOOKS = ("hbm-page-cache", "memory")
 """What judges every snapshot."""
 
+_NUMA_MAPS = 8
+"""So many of the largest processes say on which NUMA nodes their pages are."""
+
+_FILES = 500
 _EARLIER_RUNS = 5
 _LISTED_RUNS = 200
 
@@ -191,8 +195,9 @@ async def snapshot(
     from fleetmem.controller.playbook import load
 
     calls: dict[str, dict[str, Any]] = {name: {} for name in NODES}
+    calls["processes.memory"] = {"numa": _NUMA_MAPS}
     if options.scan_files:
-        calls[FILES] = {"paths": list(options.files)} if options.files else {}
+        calls[FILES] = {"paths": list(options.files), "largest": _FILES}
     run = MemoryRun(
         hosts=hosts,
         settings=settings,

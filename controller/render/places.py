@@ -85,7 +85,7 @@ def _gpu(gpu: Gpu) -> Place:
     parts["CUDA"] = gpu["processes_bytes"]
     parts["KERNEL"] = gpu["reserved_bytes"]
     parts["UNACC"] = gpu["unaccounted_bytes"]
-    return Place(f"GPU {gpu['index']}", "on board", "gpu", gpu["total_bytes"], parts)
+    return Place(f"GPU {gpu['index']}", "device", "gpu", gpu["total_bytes"], parts)
 
 
 def place_lines(rows: Sequence[Place], width: int = 100) -> list[Line]:

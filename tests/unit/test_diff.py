@@ -1,0 +1,157 @@
+"""What changed between two recorded snapshots."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetmem.controller import envelope as env
+from fleetmem.controller.diff import changes, diff
+from fleetmem.controller.errors import UsageError
+from fleetmem.controller.history import History, open_history
+from fleetmem.controller.memory import snapshot
+from fleetmem.controller.render.diff import diff_lines
+from fleetmem.controller.render.line import WIDTH, cells, plain
+from tests.unit.memory_samples import MIB, cached, gpu, node, process, readings
+
+
+def host(file_mib: int, pid: int = 41, boot: str = "boot-1", rest: int = 0) -> dict[str, Any]:
+    """A host with one node, one GPU of its own memory, one process."""
+    nodes = [
+        node(
+            0,
+            "cpu",
+            "0",
+            total=20_000,
+            free=20_000 - file_mib - 300 - rest,
+            file=file_mib,
+            anon=300,
+        )
+    ]
+    own = gpu(numa_node=None, total=1000, reserved=0, used=200, free=800)
+    files = [cached("/models/a/1.bin", {"0": file_mib})]
+    return readings(nodes, files, [own], {0: {pid: 200}}, [process(pid, "python3", 300)], boot=boot)
+
+
+def record(history: History, hosts: dict[str, Any], phase: str | None, run_id: str) -> None:
+    run = {**env.new_run("snapshot"), "id": run_id}
+    entries = []
+    history.begin(run, list(hosts))  # type: ignore[arg-type]
+    for name, found in hosts.items():
+        entry = env.new_host(name, "ok")
+        entry["readings"] = {
+            probe: {"outcome": "ok", "reason": None, "reading": reading, "seconds": 0.1}
+            for probe, reading in found.items()
+        }
+        entry["snapshot"] = snapshot(found, phase)
+        entries.append(entry)
+        history.record_host(run_id, entry)
+    history.finish(env.finish(env.new_envelope(run, list(hosts), entries), 0))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def history(tmp_path: Path) -> Any:
+    opened = open_history(directory=tmp_path / "state")
+    yield opened
+    opened.close()
+
+
+def test_a_process_is_found_again_under_another_pid() -> None:
+    """Only the cache changed; the same python3 with another pid is no change."""
+    found = changes(snapshot(host(100, 41)), snapshot(host(700, 99)))
+    assert [(r["backing"], r["owner"], r["place"], r["change_bytes"] // MIB)
+            for r in found["rows"] if r["change_bytes"] is not None] == [
+        ("file", "nobody", "NUMA 0", 600),
+        ("free", None, "NUMA 0", -600),
+    ]  # fmt: skip
+    assert found["same_boot"] is True
+
+
+def test_a_gpu_is_named_by_its_index() -> None:
+    old, new = host(100), host(100)
+    new["gpu.processes"]["gpus"][0]["processes"] = []
+    found = changes(snapshot(old), snapshot(new))
+    assert {(r["backing"], r["place"]) for r in found["rows"]} == {
+        ("device", "GPU 0"),
+        ("unaccounted", "GPU 0"),
+    }
+
+
+def test_what_one_side_does_not_know_has_no_change() -> None:
+    old, new = host(100), host(100)
+    new["gpu.processes"]["gpus"][0]["processes"][0]["used_bytes"] = None
+    rows = changes(snapshot(old), snapshot(new))["rows"]
+    assert all(row["change_bytes"] is None for row in rows)
+    assert {row["backing"] for row in rows} == {"device", "unaccounted"}
+
+
+def test_small_changes_are_noise() -> None:
+    assert changes(snapshot(host(100)), snapshot(host(100)))["rows"] == []
+
+
+def test_runs_are_found_by_id_and_by_phase(history: History) -> None:
+    record(history, {"h1": host(100), "h2": host(100)}, "before-load", "aaaa1111")
+    record(history, {"h1": host(700), "h2": host(700, rest=2000)}, "after-load", "bbbb2222")
+    by_id = diff(history, "aaaa", "bbbb")
+    by_phase = diff(history, "before-load", "after-load")
+    assert by_id["hosts"] == by_phase["hosts"]
+    assert by_id["hosts"][0]["diff"]["before_phase"] == "before-load"
+    json.dumps(by_id, allow_nan=False)
+
+
+def test_unaccounted_growth_is_a_finding(history: History) -> None:
+    record(history, {"h1": host(100), "h2": host(100)}, None, "aaaa1111")
+    record(history, {"h1": host(100), "h2": host(100, rest=2000)}, None, "bbbb2222")
+    found = diff(history, "aaaa", "bbbb")
+    assert [(row["rule"], row["hosts"]) for row in found["findings"]] == [
+        ("memory/unaccounted-grew", "h2")
+    ]
+
+
+def test_another_boot_compares_no_growth_and_says_so(history: History) -> None:
+    record(history, {"h1": host(100)}, None, "aaaa1111")
+    record(history, {"h1": host(100, rest=2000, boot="boot-2")}, None, "bbbb2222")
+    found = diff(history, "aaaa", "bbbb")
+    assert found["findings"] == []
+    text = [plain(line) for line in diff_lines(found, "aaaa", "bbbb")]
+    assert "started again in between: h1" in text
+
+
+def test_hosts_of_one_run_only_keep_a_row(history: History) -> None:
+    record(history, {"h1": host(100), "h2": host(100)}, None, "aaaa1111")
+    record(history, {"h1": host(900)}, None, "bbbb2222")
+    found = diff(history, "aaaa", "bbbb")
+    assert [entry["outcome"] for entry in found["hosts"]] == ["ok", "not_attempted"]
+    assert found["summary"]["targeted"] == 2
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "said"),
+    [
+        ("aaaa", "zzzz", "neither a recorded run nor a phase"),
+        ("aaaa", "aaaa", "the same run"),
+        ("aaaa", "cccc", "no host in common"),
+    ],
+)
+def test_one_line_for_what_cannot_be_compared(
+    history: History, first: str, second: str, said: str
+) -> None:
+    record(history, {"h1": host(100)}, None, "aaaa1111")
+    record(history, {"h9": host(100)}, None, "cccc3333")
+    with pytest.raises(UsageError) as caught:
+        diff(history, first, second)
+    assert said in caught.value.message
+
+
+def test_equal_changes_of_hosts_are_one_row(history: History) -> None:
+    names = [f"gh200-{n:02d}" for n in range(1, 17)]
+    record(history, {name: host(100) for name in names}, None, "aaaa1111")
+    record(history, {name: host(700 + n) for n, name in enumerate(names)}, None, "bbbb2222")
+    lines = [plain(line) for line in diff_lines(diff(history, "aaaa", "bbbb"), "before", "after")]
+    assert max(map(cells, lines)) <= WIDTH
+    rows = [line for line in lines if line.startswith("gh200-[01-16]")]
+    assert len(rows) == 2
+    assert "+0.59…+0.60" in rows[0] or "+0.59…+0.60" in rows[1]
