@@ -71,10 +71,10 @@ async def _open(
     """Connect with retries; a *hop* that is not reached is the gateway's fault."""
     route = find_route(host, settings, shared.routes)
     try:
-        return await _with_retries(host, route, settings, shared)
+        return await _with_retries(host, route, settings, shared, hop)
     except FleetError as error:
-        if not hop or isinstance(error, GatewayUnreachable):
-            raise
+        if not hop or error.message.startswith("hop "):
+            raise  # the hop that failed is named, not those behind it
         kind = type(error) if isinstance(error, _OWN_AT_HOP) else GatewayUnreachable
         raise kind(f"hop {error.message}", error.hint) from None
 
@@ -92,7 +92,7 @@ _OWN_AT_HOP = (
 
 
 async def _with_retries(
-    host: Host, route: Route, settings: ConnectSettings, shared: Shared
+    host: Host, route: Route, settings: ConnectSettings, shared: Shared, hop: bool
 ) -> SshConnection:
     import tenacity
 
@@ -109,7 +109,7 @@ async def _with_retries(
         ):
             with attempt:
                 tries = attempt.retry_state.attempt_number
-                connection = await _attempt(host, route, settings, shared)
+                connection = await _attempt(host, route, settings, shared, hop)
                 connection.attempts = tries
                 return connection
     except Dropped as error:
@@ -118,7 +118,7 @@ async def _with_retries(
 
 
 async def _attempt(
-    host: Host, route: Route, settings: ConnectSettings, shared: Shared
+    host: Host, route: Route, settings: ConnectSettings, shared: Shared, hop: bool
 ) -> SshConnection:
     """One connection: a turn at the gate, a way, a handshake."""
     key = (route.host, route.port, route.way)
@@ -127,7 +127,7 @@ async def _attempt(
         async with gate:
             jump: Jump | None = None
             if route.way:
-                jump, tunnel = await _lease(host, route, settings, shared)
+                jump, tunnel = await _lease(host, route, settings, shared, hop)
             try:
                 known, login = shared.trust(route), shared.login(host, route)
                 handshake = Handshake(host, route, settings, known, login)
@@ -144,10 +144,12 @@ async def _attempt(
 
 
 async def _lease(
-    host: Host, route: Route, settings: ConnectSettings, shared: Shared
+    host: Host, route: Route, settings: ConnectSettings, shared: Shared, hop: bool
 ) -> tuple[Jump, asyncssh.SSHClientConnection]:
     last = replace(route.way[-1], jump=route.way[:-1])
     try:
         return await shared.jumps.lease(route.way, lambda: _open(last, settings, shared, hop=True))
     except FleetError as error:
+        if hop:
+            raise
         raise type(error)(f"{host.name}: {error.message}", error.hint) from None
