@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 NOISE_BYTES = 1 << 20
 """Smaller changes are left out: the counters themselves lag by that much."""
 
+AGENT = "fleetmem-"
+"""Names of the agent's own processes: looking at a host is no change of it."""
+
 _PID = re.compile(r" [0-9]{1,10}\Z")
 _SEARCHED_RUNS = 500
 
@@ -68,6 +71,8 @@ def changes(before: Snapshot, after: Snapshot) -> Diff:
 def _sums(section: Snapshot) -> dict[tuple[Any, ...], int | None]:
     found: dict[tuple[Any, ...], int | None] = {}
     for row in section["table"]:
+        if (row["owner"] or "").startswith(AGENT):
+            continue
         key = _key(row)
         have, size = found.get(key, 0), row["bytes"]
         found[key] = None if have is None or size is None else have + size

@@ -80,9 +80,7 @@ class Fleet:
         self._warn(on_event)
         return await check(self.hosts, self.settings, on_event)
 
-    async def audit_startup(
-        self, options: AuditOptions, on_event: OnEvent = _silent
-    ) -> Envelope:
+    async def audit_startup(self, options: AuditOptions, on_event: OnEvent = _silent) -> Envelope:
         """Engines' start-ups: budgets, findings, outliers; changes nothing on a host."""
         from fleetmem.controller.audit import audit_startup
 
