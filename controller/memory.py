@@ -202,17 +202,17 @@ def _process(row: Any, identity: Any, gpus: dict[str, int | None]) -> Process:
         "swap_bytes": row["swap_bytes"],
         "pinned_bytes": driver["pinned_resident_bytes"] if driver else row["pinned_bytes"],
         "shared": shared,
-        "anon_by_numa_node": _anon_by_node(numa, sizes["anon"]),
+        "anon_by_numa_node": _by_node(numa, "anon_bytes", sizes["anon"]),
         "gpus": gpus,
     }
 
 
-def _anon_by_node(numa: Any, share: int | None) -> dict[str, int] | None:
-    """Its share of anonymous memory by node. numa_maps counts whole pages also where others
-    map them too, so its figures are scaled down to the share."""
+def _by_node(numa: Any, field: str, share: int | None) -> dict[str, int] | None:
+    """A process's *share* of one backing by node. numa_maps counts whole pages also where
+    others map them too, so its figures are scaled down to the share."""
     if not numa or share is None:
         return None
-    counted = {node: parts.get("anon", 0) for node, parts in numa["by_numa_node"].items()}
+    counted = {node: parts.get(field, 0) for node, parts in numa["by_numa_node"].items()}
     whole = sum(counted.values())
     if whole <= share:
         return counted
@@ -317,7 +317,7 @@ def _unnamed(readings: Mapping[str, Any]) -> list[Segment]:
                     "kind": "pinned host memory" if pinned else "anonymous shared memory",
                     "name": f"of pid {row['pid']}",
                     "resident_bytes": left,
-                    "by_numa_node": None,
+                    "by_numa_node": _by_node(row["numa"], "shmem_bytes", left),
                     "mapped_by": [row["pid"]],
                     "persistent": False,
                 }

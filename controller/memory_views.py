@@ -242,7 +242,7 @@ def _processes(readings: Mapping[str, Any], section: Snapshot) -> Rows:
         spilt = None
         if maps is not None:
             spilt = sum(
-                parts.get("anon", 0) + parts.get("shmem", 0)
+                parts.get("anon_bytes", 0) + parts.get("shmem_bytes", 0)
                 for node, parts in maps["by_numa_node"].items()
                 if node in gpu_nodes
             )

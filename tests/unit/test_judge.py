@@ -246,7 +246,7 @@ def test_leftover_shared_memory_and_pools_larger_than_the_host(
 
 
 def test_a_spill_without_a_policy(shipped: list[playbook.Playbook]) -> None:
-    numa = {"by_numa_node": {"1": {"anon": 900 * MIB}}, "policies": {"default": 1}}
+    numa = {"by_numa_node": {"1": {"anon_bytes": 900 * MIB}}, "policies": {"default": 1}}
     bound = {**numa, "policies": {"bind:1": 1}}
     processes = [process(41, "a", 900, numa=numa), process(42, "b", 900, numa=bound)]
     found = judge(shipped, [case(readings(nodes_of(0), [], [], {}, processes))])

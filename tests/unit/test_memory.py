@@ -129,7 +129,10 @@ def test_processes_are_counted_by_their_share_only() -> None:
 
 def test_shares_by_node_are_scaled_down_to_the_share() -> None:
     """numa_maps counts 400 MiB of whole pages; the share is 100: 3 to 1 over the nodes."""
-    numa = {"by_numa_node": {"0": {"anon": 300 * MIB}, "1": {"anon": 100 * MIB}}, "policies": {}}
+    numa = {
+        "by_numa_node": {"0": {"anon_bytes": 300 * MIB}, "1": {"anon_bytes": 100 * MIB}},
+        "policies": {},
+    }
     section = snapshot(readings(processes=[process(41, "python3", 100, numa=numa)]))
     mine = [r for r in rows(section, backing="anon") if r["owner"] == "python3 41"]
     assert [(r["location"], r["bytes"] // MIB) for r in mine] == [("numa:0", 75), ("numa:1", 25)]
