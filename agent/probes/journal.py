@@ -15,10 +15,14 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
+    from fleetmem.agent.probes.journal_export import Fields
     from fleetmem.agent.probes.journal_find import Journal, Unit
     from fleetmem.agent.shapes import JournalInvocation, JournalRead
 
-FIELDS = "MESSAGE,_PID,SYSLOG_IDENTIFIER,PRIORITY,_SYSTEMD_INVOCATION_ID,INVOCATION_ID"
+FIELDS = "MESSAGE,_PID,SYSLOG_IDENTIFIER,PRIORITY"
+OTHERS, MOST_OTHERS = 250, 5000
+"""So many entries of older invocations in a row are passed over before the newest one's first
+is taken for read: few once its manager's line was seen."""
 KERNEL_WORDS = (
     b"ut of memory", b"oom-kill", b"oom_reaper", b"Xid", b"NVRM", b"Killed process", b"hung_task",
     b"blocked for more than", b"Hardware Error", b"segfault",
@@ -114,9 +118,9 @@ class _Read:
         elif container is not None:
             names = ("CONTAINER_NAME", "CONTAINER_ID", "CONTAINER_ID_FULL")
             words = [word for name in names for word in ("+", name + "=" + container)]
-            self._entries(FIELDS, words[1:], None)
+            self._entries(FIELDS, words[1:])
         else:
-            self._entries(FIELDS, [], None)
+            self._entries(FIELDS, [])
         kernel_rows = self._kernel(units) if kernel else 0
         self.keep.flush()
         return self._answer(unit, user, container, units, kernel_rows)
@@ -126,46 +130,81 @@ class _Read:
     def _unit(self, unit: Unit, invocation: str, count: int) -> None:
         from fleetmem.agent.probes.journal_find import invocations
 
+        if invocation == "0" and count == 1:
+            self._newest(unit)
+            return
         ids = invocations(self.journal, unit, invocation, count)
         for name, age in ids.items():
-            self.numbers[name] = len(self.spans)
-            self.spans.append(
-                {
-                    "id": name,
-                    "unit": unit.name,
-                    "age": age,
-                    "first_us": None,
-                    "last_us": None,
-                    "entries": 0,
-                }
-            )
+            self._span(unit, name, age)
         if not ids and invocation not in ("0", "all"):
             return
-        extra = "" if unit.id_field == "INVOCATION_ID" else "," + unit.id_field
-        self._entries(FIELDS + extra, unit.matches(list(ids)), unit)
-
-    def _entries(self, fields: str, words: List[str], unit: Optional[Unit]) -> None:
-        """Newest first, until a budget or the time is used up."""
-        entries = self.journal.entries(fields, ["-r", *words])
-        id_field = unit.id_field.encode() if unit is not None else b"INVOCATION_ID"
-        take, numbers, spans = self.keep.take, self.numbers, self.spans
-        for entry in entries:
+        for entry in self.journal.entries(_fields(unit), ["-r", *unit.matches(list(ids))]):
             self.scanned += 1
-            managed = entry.get(id_field)
-            found = managed or entry.get(b"_SYSTEMD_INVOCATION_ID")
-            number = None if found is None else numbers.get(found.decode("ascii", "replace"))
-            stamp, pid = entry.get(b"__REALTIME_TIMESTAMP"), entry.get(b"_PID")
-            micro = int(stamp) if stamp else None
-            if number is not None:
-                span = spans[number]
-                span["first_us"] = micro
-                if span["last_us"] is None:
-                    span["last_us"] = micro
-                span["entries"] += 1
-            message = entry.get(b"MESSAGE", b"")
-            kind = MANAGER if managed is not None else OWN
-            if not take(micro, number, pid, entry, kind, message):
+            if not self._take(entry, unit):
                 break
+
+    def _newest(self, unit: Unit) -> None:
+        """The newest invocation in one pass, from the end to where only others' entries stand.
+
+        Its manager's first line is its beginning; a process can have logged a moment before
+        that, and late lines of the invocation before can stand in between.
+        """
+        newest: Optional[str] = None
+        begun = False
+        others = 0
+        take = self._take
+        for entry in self.journal.entries(_fields(unit), ["-r", *unit.matches([])]):
+            self.scanned += 1
+            found = unit.id_of(entry)
+            if newest is None and found is not None:
+                newest = found
+                self._span(unit, found, 0)
+            if found == newest:
+                others = 0
+                begun = begun or unit.manages(entry)
+                if not take(entry, unit):
+                    return
+                continue
+            others += 1
+            begun = begun or unit.manages(entry)
+            if others >= (OTHERS if begun else MOST_OTHERS):
+                return
+
+    def _span(self, unit: Unit, name: str, age: int) -> None:
+        self.numbers[name] = len(self.spans)
+        self.spans.append(
+            {
+                "id": name,
+                "unit": unit.name,
+                "age": age,
+                "first_us": None,
+                "last_us": None,
+                "entries": 0,
+            }
+        )
+
+    def _entries(self, fields: str, words: List[str]) -> None:
+        for entry in self.journal.entries(fields, ["-r", *words]):
+            self.scanned += 1
+            if not self._take(entry, None):
+                break
+
+    def _take(self, entry: Fields, unit: Optional[Unit]) -> bool:
+        """One entry, newest first; false where a budget is used up."""
+        found = None if unit is None else unit.id_of(entry)
+        number = None if found is None else self.numbers.get(found)
+        stamp = entry.get(b"__REALTIME_TIMESTAMP")
+        micro = int(stamp) if stamp else None
+        if number is not None:
+            span = self.spans[number]
+            span["first_us"] = micro
+            if span["last_us"] is None:
+                span["last_us"] = micro
+            span["entries"] += 1
+        managed = unit is not None and unit.manages(entry)
+        kind = MANAGER if managed else OWN
+        message = entry.get(b"MESSAGE", b"")
+        return bool(self.keep.take(micro, number, entry.get(b"_PID"), entry, kind, message))
 
     def _kernel(self, units: List[str]) -> int:
         """The kernel's lines of the same span that tell of lost memory, GPUs or processes."""
@@ -230,6 +269,10 @@ class _Read:
         if not self.scanned and not self.denied and self.journal.problems:
             raise Trouble(FAILED, "; ".join(problems)[:500], reading)
         raise Trouble(PARTIAL, "; ".join(problems)[:500], reading)
+
+
+def _fields(unit: Unit) -> str:
+    return FIELDS + ",_SYSTEMD_INVOCATION_ID," + unit.id_field
 
 
 def _uid(user: str) -> int:

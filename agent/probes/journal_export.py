@@ -33,15 +33,12 @@ class Export:
             end = buffer.find(b"\n\n", at)
             if end < 0:
                 break
-            entry: Fields = {}
-            for line in buffer[at:end].split(b"\n"):
-                name, equal, value = line.partition(b"=")
-                if not equal:
-                    break
-                if name in entry:
-                    value = entry[name] + b"\n" + value
-                entry[name] = value
-            else:
+            lines = buffer[at:end].split(b"\n")
+            try:
+                entry = dict([line.split(b"=", 1) for line in lines])
+            except ValueError:  # a field that is no plain text
+                entry = {}
+            if len(entry) == len(lines):
                 at = end + 2
                 yield entry
                 continue

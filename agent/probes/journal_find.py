@@ -136,7 +136,7 @@ def _below(top: str) -> List[str]:
 class Unit:
     """How a unit's own lines and its manager's lines are matched."""
 
-    __slots__ = ("id_field", "manager", "name", "own")
+    __slots__ = ("_id_key", "id_field", "manager", "name", "own")
 
     def __init__(self, name: str, uid: Optional[int]) -> None:
         self.name = name
@@ -148,6 +148,11 @@ class Unit:
             self.own = ["_UID=%d" % uid, "_SYSTEMD_USER_UNIT=" + name]
             self.manager = ["_UID=%d" % uid, "USER_UNIT=" + name]
             self.id_field = "USER_INVOCATION_ID"
+        self._id_key = self.id_field.encode()
+
+    def manages(self, entry: Fields) -> bool:
+        """Whether the manager itself wrote an entry."""
+        return self._id_key in entry
 
     def matches(self, ids: List[str]) -> List[str]:
         """Everything of these invocations, the manager's lines too; of the unit without ids."""
@@ -159,8 +164,8 @@ class Unit:
 
     def id_of(self, entry: Fields) -> Optional[str]:
         """The invocation that an entry belongs to."""
-        found = entry.get(self.id_field.encode()) or entry.get(b"_SYSTEMD_INVOCATION_ID")
-        return None if found is None else found.decode("ascii", "replace").split("\n")[0]
+        found = entry.get(self._id_key) or entry.get(b"_SYSTEMD_INVOCATION_ID")
+        return None if found is None else found.decode("ascii", "replace").partition("\n")[0]
 
 
 def invocations(journal: Journal, unit: Unit, wanted: str, count: int) -> Dict[str, int]:
