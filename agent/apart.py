@@ -144,7 +144,8 @@ class _Child:
             return SILENT
         if os.WIFSIGNALED(status) and os.WTERMSIG(status) == SIGBUS:
             return SHRANK
-        return "the scan's process ended with status %d" % status
+        how = "signal %d" % os.WTERMSIG(status) if os.WIFSIGNALED(status) else ""
+        return "the scan's process ended with " + (how or "status %d" % os.WEXITSTATUS(status))
 
 
 def _work(

@@ -53,6 +53,9 @@ SPANS: Dict[str, float] = {
     "engine.find": 15.0,
     "pagecache.files": 90.0,
     "pagecache.drop": 300.0,
+    "processes.memory": 45.0,
+    "cgroups.memory": 20.0,
+    "shm.segments": 45.0,
 }
 """Default timeouts that differ from SPAN_SECONDS. Here, so that serve knows them without
 loading the modules; a test keeps them equal to what the modules declare."""

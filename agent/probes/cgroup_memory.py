@@ -153,10 +153,11 @@ def _by_node(place: str, wanted: Tuple[str, ...], unit: int) -> Optional[Dict[st
     """memory.numa_stat: bytes by node and backing."""
     found: Dict[str, Dict[str, int]] = {}
     for line in _text(place + "/memory.numa_stat").splitlines():
-        words = line.replace("=", " ", 1).split()
-        if not words or words[0] not in wanted:
+        words = line.split()
+        backing = words[0].partition("=")[0] if words else ""
+        if backing not in wanted:
             continue
-        field = words[0].replace("hierarchical_", "") + "_bytes"
+        field = backing.replace("hierarchical_", "") + "_bytes"
         for word in words[1:]:
             name, _, value = word.partition("=")
             if name[:1] == "N" and value.isdigit():

@@ -1,0 +1,97 @@
+"""Work that may hang or die is lost alone: the rest goes on."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fleetmem.agent import apart, pages
+from tests.unit.cache_ground import PAGE
+
+
+def soon(seconds: float = 30.0) -> float:
+    return time.monotonic() + seconds
+
+
+def work(item: str) -> Iterator[object]:
+    if item.startswith("hang"):
+        time.sleep(60)
+    if item.startswith("slow"):
+        for _ in range(8):
+            time.sleep(0.1)
+            yield None
+    if item.startswith("die"):
+        os._exit(3)
+    yield item.upper()
+
+
+def test_values_come_in_order_and_several_for_one_item() -> None:
+    def twice(item: int) -> Iterator[object]:
+        yield item
+        yield None
+        yield [item, "ü"]
+
+    found = list(apart.run([1, 2], twice, str, 5.0, soon(), set()))
+    assert found == [(0, 1, None), (0, [1, "ü"], None), (1, 2, None), (1, [2, "ü"], None)]
+
+
+def test_a_hanging_item_takes_its_file_system_along_and_no_other() -> None:
+    items = ["hang-a", "x-a", "y-b", "z-a"]
+    silent: set[str] = set()
+    found = list(apart.run(items, work, lambda item: item[-1], 0.4, soon(), silent))
+    assert found == [
+        (0, None, apart.SILENT),
+        (1, None, apart.SILENT),
+        (3, None, apart.SILENT),
+        (2, "Y-B", None),
+    ]
+    assert silent == {"a"}
+    assert list(apart.run(["q-a"], work, lambda item: item[-1], 0.4, soon(), silent)) == [
+        (0, None, apart.SILENT)
+    ]
+
+
+def test_signs_of_life_keep_a_slow_item_alive() -> None:
+    assert list(apart.run(["slow"], work, str, 0.6, soon(), set())) == [(0, "SLOW", None)]
+
+
+def test_a_dead_child_costs_one_item() -> None:
+    found = list(apart.run(["a", "die", "b"], work, str, 5.0, soon(), set()))
+    assert found[0] == (0, "A", None)
+    assert found[1][0] == 1
+    assert "status 3" in str(found[1][2])
+    assert found[2] == (2, "B", None)
+
+
+def test_the_deadline_ends_everything_once() -> None:
+    began = time.monotonic()
+    found = list(apart.run(["a", "hang", "b"], work, str, 20.0, soon(0.5), set()))
+    assert found == [(0, "A", None), (1, None, apart.STOPPED)]
+    assert time.monotonic() - began < 5
+
+
+def test_no_child_is_left_when_the_caller_stops_listening() -> None:
+    answers = apart.run(["a", "hang"], work, str, 20.0, soon(), set())
+    assert next(answers) == (0, "A", None)
+    answers.close()
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+def test_a_file_that_shrinks_while_it_is_read_is_told_as_such(tmp_path: Path) -> None:
+    path = tmp_path / "shrinks"
+    path.write_bytes(b"x" * 8 * PAGE)
+
+    def shrink(item: str) -> Iterator[object]:
+        with open(item, "r+b") as file:
+            window = pages.Window(file.fileno(), 0, 8 * PAGE)
+            file.truncate(0)
+            window.touch()
+        yield "touched"
+
+    found = list(apart.run([str(path)], shrink, str, 5.0, soon(), set()))
+    assert found == [(0, None, apart.SHRANK)]

@@ -1,0 +1,189 @@
+"""processes.memory and cgroups.memory beside psutil and the kernel's own files."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from fleetmem.agent import sysroot
+from fleetmem.agent.model import Trouble
+from fleetmem.agent.probes import cgroup_memory, memory, memory_deep
+from tests.unit.cache_ground import MIB, call, end, holder
+
+BUSY = """
+a = bytearray(48 << 20)
+f = open({path!r}, 'w+b'); f.truncate(24 << 20)
+m = mmap.mmap(f.fileno(), 0); m[:] = b'x' * len(m)
+z = mmap.mmap(-1, 8 << 20); z[:] = b'y' * len(z)
+"""
+
+
+def test_a_process_agrees_with_psutil() -> None:
+    place = f"/dev/shm/fleetmem-test-{os.getpid()}"
+    running = holder(BUSY.format(path=place))
+    try:
+        _, _, reading = call("processes.memory", pids=(running.pid,), rows=0, largest=0, numa=1)
+        (row,) = reading["processes"]
+        known = psutil.Process(running.pid)
+        full = known.memory_full_info()
+    finally:
+        end(running)
+        os.unlink(place)
+    assert row["resident_bytes"] == full.rss
+    assert row["virtual_bytes"] == full.vms
+    assert row["swap_bytes"] == full.swap
+    assert row["anon_bytes"] + row["file_bytes"] + row["shmem_bytes"] == full.rss
+    assert abs(row["proportional"]["pss_bytes"] - full.pss) < MIB
+    assert abs(row["proportional"]["private_bytes"] - full.uss) < MIB
+    assert row["anon_bytes"] >= 48 * MIB
+    assert 32 * MIB <= row["shmem_bytes"] < 36 * MIB
+    shared = {found["kind"]: found for found in row["shared"]}
+    assert shared["posix"]["map_bytes"] == 24 * MIB
+    assert shared["posix"]["name"] == place
+    assert shared["zero"]["map_bytes"] == 8 * MIB
+    assert row["driver"] is None
+    if row["numa"] is not None:
+        by_node = row["numa"]["by_numa_node"].values()
+        assert sum(node.get("shmem_bytes", 0) for node in by_node) >= 32 * MIB
+        assert sum(sum(node.values()) for node in by_node) <= full.rss + MIB
+
+
+def test_totals_are_sums_over_all_processes() -> None:
+    _, _, reading = call("processes.memory", rows=3, largest=0)
+    assert len(reading["processes"]) <= 3
+    rss = sum(p.info["memory_info"].rss for p in psutil.process_iter(["memory_info"]))
+    assert abs(reading["totals"]["resident_bytes"] - rss) < max(256 * MIB, rss // 10)
+    sizes = [row["resident_bytes"] + row["swap_bytes"] for row in reading["processes"]]
+    assert sizes == sorted(sizes, reverse=True)
+
+
+class Files:
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def put(self, name: str, text: str) -> None:
+        place = self.root / name.lstrip("/")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+
+@pytest.fixture
+def files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Files:
+    monkeypatch.setattr(sysroot, "ROOT", str(tmp_path))
+    return Files(tmp_path)
+
+
+def deep(pid: int) -> Any:
+    return next(memory_deep.look(pid, True))
+
+
+def test_the_driver_s_mappings_and_policies(files: Files) -> None:
+    files.put("/proc/7/smaps_rollup", "0-1 ---p 0 0:0 0 [rollup]\nRss: 9 kB\nPss: 8 kB\n")
+    files.put(
+        "/proc/7/maps",
+        "200000000-200200000 rw-s 0 00:05 91 /dev/nvidia-uvm\n"
+        "300000000-300400000 rw-s 0 00:01 92 /dev/zero (deleted)\n"
+        "400000000-400100000 rw-s 0 00:05 93 /dev/nvidia0\n"
+        "500000000-500100000 r--p 0 fe:00 94 /usr/lib/libc.so\n",
+    )
+    files.put(
+        "/proc/7/smaps",
+        "200000000-200200000 rw-s 0 00:05 91 /dev/nvidia-uvm\nRss:  512 kB\nPss: 1 kB\n"
+        "300000000-300400000 rw-s 0 00:01 92 /dev/zero (deleted)\nRss:  4096 kB\n"
+        "500000000-500100000 r--p 0 fe:00 94 /usr/lib/libc.so\nRss:  64 kB\n",
+    )
+    files.put(
+        "/proc/7/numa_maps",
+        "100000 bind:1 anon=3 dirty=3 N0=1 N1=2 kernelpagesize_kB=4\n"
+        "200000 default file=/dev/shm/x dirty=5 N1=5 kernelpagesize_kB=64\n"
+        "300000 default file=/lib/x mapped=1 N0=1 kernelpagesize_kB=4\n"
+        "400000 default file=/anon_hugepage\\040(deleted) huge dirty=1 N1=1"
+        " kernelpagesize_kB=2048\n",
+    )
+    found = deep(7)
+    assert found["driver"] == {
+        "map_bytes": 3 * MIB,
+        "uvm_map_bytes": 2 * MIB,
+        "uvm_resident_bytes": 512 * 1024,
+        "pinned_resident_bytes": 4 * MIB,
+    }
+    assert found["proportional"]["pss_bytes"] == 8 * 1024
+    assert found["proportional"]["pss_anon_bytes"] is None
+    assert found["numa"]["by_numa_node"] == {
+        "0": {"anon_bytes": 4096, "file_bytes": 4096},
+        "1": {"anon_bytes": 8192, "shmem_bytes": 5 * 65536, "hugetlb_bytes": 2 * MIB},
+    }
+    assert found["numa"]["policies"] == {
+        "bind:1": 3 * 4096,
+        "default": 5 * 65536 + 4096 + 2 * MIB,
+    }
+
+
+def test_the_memory_of_a_process_without_its_main_thread(files: Files) -> None:
+    files.put("/proc/7/status", "Name: x\nState: Z\nThreads: 2\n")
+    files.put("/proc/7/task/7/status", "Name: x\nThreads: 2\n")
+    files.put("/proc/7/task/9/status", "Name: x\nVmRSS: 12 kB\nThreads: 2\n")
+    found = memory.read_status(7)
+    assert found is not None
+    assert found.size(b"VmRSS") == 12 * 1024
+    files.put("/proc/8/status", "Name: kthread\nThreads: 1\n")
+    assert memory.read_status(8) is None
+
+
+def test_cgroups_of_version_2(files: Files) -> None:
+    files.put("/proc/self/mountinfo", "1 2 0:3 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+    top = "/sys/fs/cgroup"
+    files.put(f"{top}/cgroup.controllers", "cpu memory\n")
+    place = f"{top}/system.slice/vllm.service"
+    files.put(f"{place}/memory.current", f"{90 * MIB}\n")
+    files.put(f"{place}/memory.max", "max\n")
+    files.put(f"{place}/memory.high", f"{99 * MIB}\n")
+    files.put(f"{place}/memory.stat", "anon 100\nfile 5000\nshmem 2000\nslab 7\nfile_dirty 3\n")
+    files.put(f"{place}/memory.numa_stat", "anon N0=60 N1=40\nfile N0=0 N1=5000\nslab N0=7\n")
+    files.put(f"{place}/memory.events", "low 0\nhigh 4\nmax 0\noom 1\noom_kill 1\n")
+    files.put(f"{place}/cgroup.procs", "12\n13\n")
+    files.put(f"{top}/small/memory.current", "4096\n")
+    reading = cgroup_memory.cgroups_memory()
+    assert reading["version"] == 2
+    assert reading["seen"] == 4
+    (row,) = reading["cgroups"]
+    assert row["path"] == "/system.slice/vllm.service"
+    assert row["current_bytes"] == 90 * MIB
+    assert (row["max_bytes"], row["high_bytes"]) == (None, 99 * MIB)
+    assert (row["anon_bytes"], row["file_bytes"], row["shmem_bytes"]) == (100, 3000, 2000)
+    assert row["by_numa_node"] == {
+        "0": {"anon_bytes": 60, "file_bytes": 0},
+        "1": {"anon_bytes": 40, "file_bytes": 5000},
+    }
+    assert row["events"]["oom_kill"] == 1
+    assert row["processes"] == 2
+
+
+def test_cgroups_of_version_1_are_found_first(files: Files) -> None:
+    files.put(
+        "/proc/self/mountinfo",
+        "1 2 0:3 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+        "3 2 0:4 / /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory\n",
+    )
+    place = "/sys/fs/cgroup/memory/docker/abc"
+    files.put(f"{place}/memory.usage_in_bytes", f"{5 * MIB}\n")
+    files.put(f"{place}/memory.limit_in_bytes", "9223372036854771712\n")
+    files.put(f"{place}/memory.stat", "cache 1\ntotal_cache 900\ntotal_rss 50\ntotal_shmem 100\n")
+    files.put(f"{place}/memory.failcnt", "3\n")
+    reading = cgroup_memory.cgroups_memory()
+    (row,) = reading["cgroups"]
+    assert reading["version"] == 1
+    assert (row["file_bytes"], row["shmem_bytes"], row["anon_bytes"]) == (800, 100, 50)
+    assert row["max_bytes"] is None
+    assert row["events"] == {"max": 3}
+
+
+def test_no_memory_controller_is_said(files: Files) -> None:
+    files.put("/proc/self/mountinfo", "1 2 0:3 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
+    with pytest.raises(Trouble, match="no control groups") as caught:
+        cgroup_memory.cgroups_memory()
+    assert caught.value.outcome == "unsupported"
