@@ -267,7 +267,7 @@ class CacheRun:
             "outcome": outcome(plan, end),  # type: ignore[typeddict-item]  # the same words
             "seconds": None if end.seconds is None else round(end.seconds, 3),
             "signalled": [],
-            "freed_bytes": done.get("freed_bytes"),
+            "freed_bytes": done["freed_bytes"] + done["moved_bytes"] if done else None,
             "why": end.reason if end.reading is None else None,
         }
         before = plain(seat.before)
