@@ -187,6 +187,18 @@ def compiled(source, folder, name, tag, marshal):
     return codes
 
 
+def forget(folder, name):
+    # parts of other versions that nobody has loaded for a month
+    import time
+
+    kind, _, rest = name.partition("-")
+    for other in os.listdir(folder):
+        path = os.path.join(folder, other)
+        another = other.startswith(kind + "-") and rest.split(".")[0] not in other
+        if another and time.time() - os.stat(path).st_atime > 30 * 86400:
+            os.unlink(path)
+
+
 def keep(folder, name, data):
     if folder is None:
         return
@@ -200,6 +212,7 @@ def keep(folder, name, data):
         finally:
             os.close(handle)
         os.rename(temporary, os.path.join(folder, name))
+        forget(folder, name)
     except OSError:
         try:
             os.unlink(temporary)

@@ -1,6 +1,7 @@
 """Where did the memory go, on every GPU host at once, and get it back safely, with proof.
 
-The public API is :class:`Fleet`; everything else is an implementation detail.
+The public API is :class:`Fleet` with :class:`FleetSettings` and :class:`ReclaimOptions`;
+everything else is an implementation detail.
 """
 
 from __future__ import annotations
@@ -8,15 +9,23 @@ from __future__ import annotations
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fleetmem.controller.fleet import Fleet as Fleet
+    from fleetmem.controller.reclaim.options import ReclaimOptions as ReclaimOptions
+    from fleetmem.controller.settings import FleetSettings as FleetSettings
 
 __version__ = "0.1.0"
-__all__ = ["Fleet", "__version__"]
+__all__ = ["Fleet", "FleetSettings", "ReclaimOptions", "__version__"]
+
+_HOMES = {
+    "Fleet": "fleetmem.controller.fleet",
+    "FleetSettings": "fleetmem.controller.settings",
+    "ReclaimOptions": "fleetmem.controller.reclaim.options",
+}
 
 
 def __getattr__(name: str) -> object:
-    """Load :class:`Fleet` on first use, so that importing the package stays cheap."""
-    if name == "Fleet":
-        from fleetmem.controller.fleet import Fleet
+    """Load the public names on first use, so that importing the package stays cheap."""
+    if name in _HOMES:
+        from importlib import import_module
 
-        return Fleet
+        return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module 'fleetmem' has no attribute {name!r}")

@@ -11,6 +11,7 @@ import signal
 import stat
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Coroutine
 from pathlib import Path
 from typing import Any
@@ -235,6 +236,22 @@ def test_damaged_cache(home: Path, which: str, damage: str) -> None:
     expected = ("core", "nvml") if which == "both" else ()
     assert contact(home) == expected
     assert contact(home) == ()
+
+
+def test_parts_that_nobody_loads_any_more_go_after_a_month(home: Path) -> None:
+    contact(home)
+    folder = home / ".cache" / "fleetmem"
+    old, recent = folder / ("core-" + "0" * 64), folder / ("core-" + "1" * 64 + ".cpython-38")
+    for path, days in ((old, 31), (recent, 29)):
+        path.write_bytes(b"x")
+        moment = time.time() - days * 86400
+        os.utime(path, (moment, moment))
+    for path in kept(home):
+        if path.name.startswith("core-") and path not in (old, recent):
+            path.unlink()
+    assert contact(home) == ("core",)
+    assert not old.exists()
+    assert recent.exists()
 
 
 def test_a_cache_of_others_is_not_used(home: Path) -> None:

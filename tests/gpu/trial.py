@@ -17,6 +17,7 @@ from tests.gpu.stage import Stage
 TOLERANCE_BYTES = 64 << 20
 LATE_SECONDS = 1.0
 FACTOR = 2.0
+CLOSE_SECONDS = 0.1
 GRACE = ("--grace-period", "1s")
 USUAL_SLEEP_SECONDS = 3.0
 
@@ -277,19 +278,18 @@ def _times(
     if seen is None or driver is None or freed is None or expected is None:
         result.failures.append("a time is missing")
         return
-    result.check(
-        seen - driver <= LATE_SECONDS, f"seen {seen - driver:.2f} s after the driver's own time"
-    )
+    late = seen - freed  # freed is the driver's own teardown in this very run
+    result.check(late <= LATE_SECONDS, f"seen {late:.2f} s after the driver had given it back")
 
 
 def _prediction(result: Result, by_control: bool) -> None:
-    """Within a factor of two. With conditional heirs the last KILL comes when the rest is back,
-    so there the control run, where all die at once, is what the prediction is about."""
+    """Within a factor of two, or 0.1 s. With conditional heirs the last KILL comes when the rest
+    is back, so there the control run, where all die at once, is what it is about."""
     real = result.driver_seconds if by_control else result.freed_seconds
     expected = result.expect_seconds
     if real is not None and expected is not None:
         result.check(
-            real / FACTOR <= expected <= real * FACTOR,
+            real / FACTOR <= expected <= real * FACTOR or abs(real - expected) <= CLOSE_SECONDS,
             f"predicted {expected:.2f} s, it took {real:.2f} s",
         )
 

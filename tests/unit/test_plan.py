@@ -16,6 +16,7 @@ from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.reclaim.plan import Plan, expected_seconds, make_plan
 from fleetmem.controller.reclaim.rules import rules
 from fleetmem.controller.reclaim.survey import Survey
+from fleetmem.controller.reclaim.verdict import planned
 from tests.unit.reclaim_world import (
     GIB,
     IDLE,
@@ -208,6 +209,20 @@ def test_a_recorded_baseline_is_taken() -> None:
 def test_an_assumed_baseline_is_at_most_the_reserve(used: int, assumed: int) -> None:
     made = plan(holding(identity(50), used={0: used}))
     assert made.bounds[0].baseline.used_bytes == assumed
+
+
+@pytest.mark.parametrize(
+    ("used", "verdict"),
+    [
+        (90 * GIB + 105 * MIB, "nothing_to_do"),  # 105 MiB beside 48 GiB pinned, on an H200
+        (90 * GIB + 64 * MIB + 922 * MIB, "cannot_attribute"),  # 1 % of 90 GiB is 921.6 MiB
+    ],
+)
+def test_what_the_driver_charges_to_nobody_is_the_spared_holders(used: int, verdict: str) -> None:
+    """Up to 1 % of what they hold; with a recorded baseline of an idle GPU nothing hides it."""
+    found = holding(identity(50, launcher_alive=True), used={0: used})
+    made = plan(found, recorded={"GPU-0": 0})
+    assert planned(made, found, "a")[0].verdict == verdict
 
 
 def test_an_unknown_size_of_a_spared_one() -> None:
