@@ -16,7 +16,7 @@ $(VENV)/.ready: pyproject.toml
 	@touch $@
 
 lab-setup:
-	@sh tests/lab_setup.sh
+	@sh tests/lab_setup.sh mmdebstrap systemd-journal-remote
 
 demo: venv lab-setup
 	@$(PY) -m tests.demo

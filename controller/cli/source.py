@@ -16,7 +16,7 @@ _INVOCATION = re.compile(r"all\Z|[0-9]{1,4}\Z|[0-9a-f]{32}\Z")
 
 
 def invocation(value: str) -> str:
-    """``0`` (newest), ``1`` (the one before) …, ``all``, or systemd's id of 32 hex digits."""
+    """``0`` (newest), ``1`` or ``-1`` (the one before) …, ``all``, or systemd's id."""
     word = value.strip().lower().replace("-", "")
     if not _INVOCATION.match(word):
         raise click.BadParameter(f"{value!r} is neither 0, 1 …, all nor an id of 32 hex digits")

@@ -28,7 +28,8 @@ _ADDRESSES = re.compile(
     r"|\b(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{1,4}\b|\b[0-9a-f]{12,64}\b"
 )
 _PIDS = re.compile(
-    r"(?i)\b((?:pid|ppid|tid|process|port|task)(?:[= :#]{1,2}|s=))\d{1,10}\b|\[\d{2,10}\]"
+    r"(?i)\b((?:pid|ppid|tid|process|port|task)(?:[= :#]{1,2}|s=))\d{1,10}\b"
+    r"|(?<=[A-Za-z0-9)])\[\d{1,10}\]"
 )
 
 
