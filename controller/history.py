@@ -171,10 +171,13 @@ class History:
             )
 
     def save_plan(self, run_id: str, host: str, plan: Plan, document: Mapping[str, Any]) -> None:
-        """Keep the plan of one host; it is on the disk when this returns."""
+        """Keep the plan of one host; it is on the disk when this returns.
+
+        A plan that is kept already stays with the run that made it.
+        """
         with self._must(), self._durable():
             self._database.execute(
-                "INSERT OR REPLACE INTO plans VALUES (?, ?, ?, ?, ?, ?, ?)",
+                "INSERT OR IGNORE INTO plans VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
                     plan["id"],
                     host,
