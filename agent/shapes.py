@@ -783,7 +783,7 @@ class JournalRead(TypedDict):
 
     ``scanned`` entries or lines were looked at, ``rows`` sent; ``cut`` messages were longer
     than 2 MiB. ``truncated`` says which budget ended it: lines, bytes or time. ``damaged``
-    journal files were left out.
+    journal files were left out. ``now_us`` is the host's own clock.
     """
 
     kind: Literal["unit", "file", "container", "journal"]
@@ -799,6 +799,7 @@ class JournalRead(TypedDict):
     kernel_rows: int
     truncated: Literal["lines", "bytes", "time"] | None
     damaged: list[str]
+    now_us: int
 
 
 # --- engine.find ---------------------------------------------------------------------------

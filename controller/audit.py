@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fleetmem.controller import envelope as env
 from fleetmem.controller import gather, logs
+from fleetmem.controller.audit_join import PROBES, held_then, lacked_memory
 from fleetmem.controller.log_run import over_hosts, read_sources, record
 from fleetmem.controller.sources import Sources
 
@@ -98,16 +99,37 @@ async def _host(
         _real_ages(section, log)
         sections.append(section)
         parsed.append(startup)
-        findings += cast(
-            "list[Finding]",
-            judge(
-                startup,
-                entry["host"],
-                free_now_bytes=_free_now(devices["reading"]),
-                host_memory_bytes=(facts["reading"] or {}).get("total_bytes"),
-            ),
+        judged = judge(
+            startup,
+            entry["host"],
+            free_now_bytes=_free_now(devices["reading"]),
+            host_memory_bytes=(facts["reading"] or {}).get("total_bytes"),
         )
+        joined = await _joined(entry, session, startup, log, judged)
+        findings += [*joined, *cast("list[Finding]", judged)]
     return sections, findings, parsed
+
+
+async def _joined(
+    entry: HostEntry,
+    session: Session,
+    startup: Startup,
+    log: logs.Log,
+    judged: list[dict[str, Any]],
+) -> list[Finding]:
+    """Who held the memory that the newest start lacked; asked only where it lacked some."""
+    span = next((one for one in log.invocations if one["age"] == 0), None)
+    if span is None or not lacked_memory(startup.newest, judged):
+        return []
+    answers = await asyncio.gather(*(gather.ask(session, name) for name in PROBES))
+    rows = dict(zip(PROBES, answers, strict=True))
+    pids = gather.pids_to_identify(rows)
+    if pids:
+        rows["processes.identity"] = await gather.ask(session, "processes.identity", {"pids": pids})
+    entry["readings"] |= rows
+    now = (log.reading["reading"] or {}).get("now_us")
+    found = held_then(entry["host"], startup.unit or log.name, span, now, rows) if now else None
+    return [] if found is None else [found]
 
 
 def _one_each(read: list[logs.Log]) -> list[logs.Log]:

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 Work = Callable[["HostEntry", "Session", Callable[[str], Any]], Awaitable[None]]
 
+SHARPENING = ("gpu.", "numa.", "processes.")
+"""Readings that only sharpen an answer: a host without them is not partly read."""
+
 ENDING_SHARE = 0.8
 """Of a host's deadline that reading may take: connecting and the answer need the rest."""
 
@@ -51,7 +54,7 @@ async def over_hosts(
             partial = any(
                 reading["outcome"] != "ok"
                 for name, reading in entry["readings"].items()
-                if not name.startswith("gpu.")
+                if not name.startswith(SHARPENING)
             )
             return HostEnd(host.name, "partial" if partial else "ok")
         finally:

@@ -6,7 +6,7 @@ from where they lie. Rows travel as chunks while they are read.
 
 from __future__ import annotations
 
-from time import monotonic
+from time import monotonic, time
 
 from fleetmem.agent.declare import probe
 from fleetmem.agent.model import FAILED, PARTIAL, Trouble
@@ -254,6 +254,7 @@ class _Read:
             "kernel_rows": kernel_rows,
             "truncated": keep.full,
             "damaged": self.damaged[:20],
+            "now_us": int(time() * 1e6),
         }
         if self.damaged:
             problems.insert(0, "%d damaged journal files were left out" % len(self.damaged))

@@ -6,7 +6,7 @@ Lines are taken from the end towards the beginning, so that a budget keeps the n
 from __future__ import annotations
 
 import os
-from time import monotonic
+from time import monotonic, time
 
 from fleetmem.agent import sysroot
 from fleetmem.agent.model import DENIED, FAILED, PARTIAL, Trouble
@@ -149,6 +149,7 @@ def _reading(kind: str, name: str, used: List[str], keep: Any, scanned: int) -> 
         "kernel_rows": 0,
         "truncated": keep.full,
         "damaged": [],
+        "now_us": int(time() * 1e6),
     }
 
 

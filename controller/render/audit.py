@@ -144,11 +144,11 @@ def free_now_bytes(entry: HostEntry) -> int | None:
 
 
 def reasons(entry: HostEntry) -> list[str]:
-    """Why a host is only partly read, a line each; GPU readings only sharpen and say nothing."""
+    """Why a host's logs are only partly read, a line each; other readings only sharpen."""
     return [
         f"{probe}: {reading['outcome']}: {reading['reason'] or 'no reason given'}"
         for probe, reading in entry["readings"].items()
-        if reading["outcome"] != "ok" and not probe.startswith("gpu.")
+        if reading["outcome"] != "ok" and not probe.startswith(("gpu.", "numa.", "processes."))
     ]
 
 

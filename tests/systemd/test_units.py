@@ -268,6 +268,26 @@ def bare(invocation: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in invocation.items() if name not in carrier}
 
 
+def test_a_start_that_lacked_memory_names_who_holds_it(world: World) -> None:
+    """A process older than the failed start still has the GPU: one finding says so."""
+    host = "gh200-03"
+    hog = world.lab.hog(host, "orphan", gpu=1, mib=30_000)
+    text = (
+        "[2026-05-04 09:10:12 TP0] Load weight begin. avail mem=44.00 GB\n"
+        "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static.\n"
+    )
+    world.unit("starved", text, then="sleep 1; exit 1", host=host)
+    world.restart("starved", last="increase --mem-fraction", host=host)
+    envelope = world.data("audit", "startup", "-H", host, "--unit", "starved")
+    found = [one for one in envelope["findings"] if one["rule"] == "startup/held-then"]
+    assert len(found) == 1
+    holders = found[0]["evidence"]["holders"]
+    assert [(one["pid"], one["gpu"]) for one in holders] == [(hog.holders[0], 1)]
+    screen = world.run("audit", "startup", "-H", host, "--unit", "starved").stdout
+    assert "held-then" in screen
+    assert f"fleetmem reclaim -H {host} --gpu 1 --dry-run" in screen
+
+
 def test_lines_are_grepped_on_the_hosts_and_folded(world: World) -> None:
     """The same line of three hosts is one row; pids and times make no difference."""
     for number, host in enumerate(world.lab.hosts):
