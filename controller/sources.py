@@ -38,6 +38,8 @@ class Sources:
             found.append({"file": file})
         for container in self.containers:
             found.append({"container": container})
+        if not found and self.directory is not None:
+            found.append(_given(directory=self.directory, boot=self.boot, since=self.since))
         return found
 
     def of(self, source: dict[str, Any]) -> dict[str, Any]:

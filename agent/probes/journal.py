@@ -97,6 +97,7 @@ class _Read:
         self.numbers: Dict[str, int] = {}
         self.spans: List[JournalInvocation] = []
         self.scanned = 0
+        self.absent: Optional[str] = None
 
     def run(
         self,
@@ -137,6 +138,7 @@ class _Read:
         for name, age in ids.items():
             self._span(unit, name, age)
         if not ids and invocation not in ("0", "all"):
+            self.absent = invocation
             return
         for entry in self.journal.entries(_fields(unit), ["-r", *unit.matches(list(ids))]):
             self.scanned += 1
@@ -264,7 +266,10 @@ class _Read:
                 % len(self.denied)
             )
         if unit is not None and not self.scanned and not problems:
-            raise Trouble(FAILED, "the journal has no line of %s" % ", ".join(units), reading)
+            which = ", ".join(units)
+            if self.absent is not None:
+                which += " that belongs to its invocation " + self.absent
+            raise Trouble(FAILED, "the journal has no line of %s" % which, reading)
         if not problems:
             return reading
         if not self.scanned and not self.denied and self.journal.problems:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fleetmem.controller.envelope import Envelope
+from fleetmem.controller.render.audit import audit_lines
 from fleetmem.controller.render.hosts import checked_lines
 from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
 from fleetmem.controller.render.reclaim import reclaim_lines
@@ -60,4 +61,6 @@ def recorded_lines(envelope: Envelope) -> list[Line]:
         return lines
     if any("reclaim" in entry for entry in envelope["hosts"]):
         return [*lines, *reclaim_lines(envelope)]
+    if any("startup" in entry for entry in envelope["hosts"]):
+        return [*lines, *audit_lines(envelope)]
     return [*lines, *checked_lines(envelope)]

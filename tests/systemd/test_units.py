@@ -150,6 +150,7 @@ def kernel_lines(world: World, *messages: str) -> None:
 def test_a_rotated_journal(world: World) -> None:
     """Starts in journal files that were rotated away, and one whose first lines are gone."""
     made = []
+    before = world.sh("date +%s").strip()
     for number in range(3):
         text, tokens, _ = start_up(weights=30.0 + number)
         world.unit("rotated", text)
@@ -158,6 +159,14 @@ def test_a_rotated_journal(world: World) -> None:
     found = world.audit("--unit", "rotated", "--invocation", "all")
     assert [one["invocation_id"] for one in found] == [one[0] for one in reversed(made)]
     assert [one["ranks"]["TP0"]["max_tokens"] for one in found] == [m[1] for m in reversed(made)]
+    words = ("logs", "-H", FIRST, "--directory", "/var/log/journal", "--since", f"@{before}")
+    lines = world.data(*words, "-g", r"started rotated")["hosts"][0]["logs"][0]["lines"]
+    started = [row for row in lines if row["message"].startswith("Started rotated")]
+    assert len(started) == 3
+    wrong = world.run("logs", "-H", FIRST, "-u", "rotated", "--since", "nonsense").stdout
+    assert "Failed to parse timestamp: nonsense" in wrong
+    none = world.run("logs", "-H", FIRST, "-u", "rotated", "--invocation", "77").stdout
+    assert "that belongs to its invocation 77" in " ".join(none.split())
 
 
 def test_a_user_unit(world: World) -> None:
@@ -230,6 +239,9 @@ def test_the_same_text_gives_the_same_answer_whatever_carries_it(world: World) -
         world.restart("carried", last=part[-1][:60], host=host)
     through = world.audit("--unit", "carried", host=host)
     assert [bare(one) for one in reversed(through)] == expected
+    envelope = world.data("audit", "startup", "-H", host, "--unit", "carried")
+    rules = [one["rule"] for one in envelope["findings"]]
+    assert rules == ["startup/same-pool", "startup/capped-by"]  # nothing shrank, and why not more
 
     docker = "".join(
         json.dumps({"log": line + "\n", "stream": "stdout", "time": "2026-03-01T11:00:00.5Z"})

@@ -137,6 +137,7 @@ def test_sources_become_calls() -> None:
         {"unit": "b", "user": "ops", "invocation": "1", "since": "-2h"},
         {"file": "/x"},
     ]
+    assert Sources(directory="/j", invocation="0").calls() == [{"directory": "/j"}]
     found = {"kind": "user_unit", "name": "v.service", "user": "1000"}
     assert Sources().of(found) == {"unit": "v.service", "user": "1000"}
     assert Sources().of({"kind": "container", "name": "abc", "user": None}) == {"container": "abc"}
