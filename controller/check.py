@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller import envelope as env
 from fleetmem.controller import gather, link
+from fleetmem.controller.errors import EXIT_SIGINT
+from fleetmem.controller.exit_codes import exit_code
+from fleetmem.controller.history import open_or_warn
 from fleetmem.controller.runner import HostEnd, run_hosts
 
 if TYPE_CHECKING:
@@ -19,9 +22,17 @@ PROBES = ("host.facts", "host.operations", "gpu.devices")
 
 
 async def check(hosts: tuple[Host, ...], settings: FleetSettings, on_event: OnEvent) -> Envelope:
-    """One row a host with the readings of :data:`PROBES`."""
+    """One row a host with the readings of :data:`PROBES`; recorded, for ``@run:ID:OUTCOME``."""
+    run = env.new_run("hosts")
     entries = {host.name: env.new_host(host.name, "not_attempted") for host in hosts}
     linker = link.Linker(settings, on_event)
+
+    def warn(text: str) -> None:
+        on_event({"kind": "warning", "text": text})
+
+    history = open_or_warn(warn, settings.history_dir)
+    if history:
+        history.begin(run, list(entries))
 
     async def work(host: Host, phase: Any) -> HostEnd:
         begin = time.monotonic()
@@ -42,8 +53,10 @@ async def check(hosts: tuple[Host, ...], settings: FleetSettings, on_event: OnEv
         if end.error is not None:
             entry["error"] = end.error.to_json()  # type: ignore[typeddict-item]
         on_event({"kind": "host_done", "host": end.host, "outcome": end.outcome})
+        if history:
+            history.record_host(run["id"], entry)
 
-    run = env.new_run("hosts")
+    interrupted = None
     try:
         await run_hosts(
             hosts,
@@ -52,8 +65,13 @@ async def check(hosts: tuple[Host, ...], settings: FleetSettings, on_event: OnEv
             deadline_seconds=settings.host_timeout_seconds,
             on_end=ended,
             on_phase=lambda host, text: on_event({"kind": "phase", "host": host, "text": text}),
-            on_warning=lambda text: on_event({"kind": "warning", "text": text}),
+            on_warning=warn,
         )
     except asyncio.CancelledError:
-        pass  # what is finished is kept; the rest was not attempted
-    return env.finish(env.new_envelope(run, list(entries), list(entries.values())), 0)
+        interrupted = EXIT_SIGINT  # what is finished is kept; the rest was not attempted
+    envelope = env.new_envelope(run, list(entries), list(entries.values()))
+    env.finish(envelope, exit_code(envelope, interrupted=interrupted))
+    if history:
+        history.finish(envelope)
+        history.close()
+    return envelope

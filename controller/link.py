@@ -62,8 +62,18 @@ class Linker:
         return Link(connection, session)
 
     def _accepted(self, host: str, fingerprint: str, path: str) -> None:
-        text = f"{host}: accepted host key {fingerprint}, added to {path}"
-        self._on_event({"kind": "warning", "text": text})
+        """Tell, and keep it in the trail: from now on that key is trusted."""
+        from fleetmem.controller.history import open_or_warn
+
+        def warn(text: str) -> None:
+            self._on_event({"kind": "warning", "text": text})
+
+        warn(f"{host}: accepted host key {fingerprint}, added to {path}")
+        history = open_or_warn(warn, self._settings.history_dir)
+        if history is not None:
+            event = {"action": "accept_host_key", "fingerprint": fingerprint, "file": path}
+            history.trail("host_keys", host, {**event, "desk": desk()})
+            history.close()
 
 
 def desk() -> str:

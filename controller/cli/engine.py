@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import re
+import shlex
 import signal
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any
@@ -37,6 +39,29 @@ def load_fleet(common: Common) -> Any:
             run_lookup=run_lookup,
         ),
     )
+
+
+_NAMES_HOSTS = re.compile(r"\bfleetmem (hosts|reclaim|snapshot|audit|logs|run|why) (?!-i )")
+
+
+def whole(text: str, inventory: str | None) -> str:
+    """*text* with ``-i`` in the commands to copy, where this run was given an inventory."""
+    if not inventory:
+        return text
+    return _NAMES_HOSTS.sub(lambda found: f"{found[0]}-i {shlex.quote(inventory)} ", text)
+
+
+def name_inventory(envelope: Envelope, inventory: str | None) -> None:
+    """Make the commands to copy, in hints and next steps, work from here."""
+    for entry in envelope["hosts"]:
+        error = entry["error"]
+        if error is not None and error["hint"]:
+            error["hint"] = whole(error["hint"], inventory)
+        if "reclaim" in entry:
+            section = entry["reclaim"]
+            section["next"] = [whole(step, inventory) for step in section["next"]]
+    for finding in envelope["findings"]:
+        finding["next"] = [whole(step, inventory) for step in finding["next"]]
 
 
 def ask_password() -> str:

@@ -84,6 +84,7 @@ def _check(fleet: Any, common: Common, screen: Screen) -> int:
         interrupted=signal_code,
     )
     envelope["run"]["exit_code"] = status
+    engine.name_inventory(envelope, common.inventory)
     screen.lines(checked_lines(envelope))
     screen.data(envelope)
     return status

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -231,7 +230,7 @@ def _reclaim(
         nonlocal shown, refused
         with live.asking():
             shown = True
-            agreed = await _approve(entries, options, screen, run)
+            agreed = await _approve(entries, options, screen, run, common.inventory)
         refused = not agreed
         return agreed
 
@@ -250,8 +249,7 @@ def _reclaim(
     envelope["run"]["exit_code"] = status
     if plan_out is not None:
         _write_plans(plan_out, envelope["run"]["id"], options, plans)
-    if common.inventory:
-        _name_inventory(envelope, common.inventory)
+    engine.name_inventory(envelope, common.inventory)
     _answer(envelope, options, screen, plan_shown=shown, rungs_shown=live.rows > 0)
     return status
 
@@ -268,7 +266,11 @@ def _write_plans(path: str, run: str, options: ReclaimOptions, plans: Mapping[st
 
 
 async def _approve(
-    entries: Sequence[HostEntry], options: ReclaimOptions, screen: Screen, run: str
+    entries: Sequence[HostEntry],
+    options: ReclaimOptions,
+    screen: Screen,
+    run: str,
+    inventory: str | None,
 ) -> bool:
     """Show the plan and find out whether it may be applied."""
     lines = plan_lines(entries, options)
@@ -284,25 +286,15 @@ async def _approve(
             entry["reclaim"]["plan"] for entry in entries if entry.get("reclaim", {}).get("targets")
         ]
         ids = plans[0]["id"] if len(plans) == 1 and plans[0] else run
+        step = engine.whole(f"fleetmem reclaim --apply {ids} --yes", inventory)
         screen.aside(
             [
                 (("nothing was changed: no terminal to ask at", "warn"),),
-                ((f"  next        fleetmem reclaim --apply {ids} --yes", ""),),
+                ((f"  next        {step}", ""),),
             ]
         )
         return False
     return await ask.confirm(*describe(entries))
-
-
-def _name_inventory(envelope: Envelope, inventory: str) -> None:
-    """Make the commands to copy work from here: they need the same ``-i``."""
-    option = f"fleetmem reclaim -i {shlex.quote(inventory)} "
-    for entry in envelope["hosts"]:
-        if "reclaim" in entry:
-            section = entry["reclaim"]
-            section["next"] = [
-                step.replace("fleetmem reclaim ", option, 1) for step in section["next"]
-            ]
 
 
 def _answer(

@@ -207,6 +207,7 @@ def test_nobody_to_ask(place: Place) -> None:
     assert place.lives(host, held[host])
     (line,) = [line for line in said.err.splitlines() if "--apply" in line]
     words = line.partition("fleetmem ")[2].split()
+    assert words[1:3] == ["-i", str(place.here.inventory)]  # whole, to be copied
     done = place.here.run(*words, "-o", "json")
     assert done.answer.reclaim(host)["verdict"] == "reclaimed"
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from fleetmem.controller.history import open_history
 from tests.lab import api
 from tests.lab.bad_days import keygen, sign
 from tests.lab.desk import Desk, Said, inside, inventory, known_hosts, second_sshd
@@ -175,6 +176,11 @@ def test_user_host_and_port_without_an_inventory(place: Place) -> None:
     said = f"warning: {written}: accepted host key ED25519 SHA256:"
     assert said in accepted.err
     assert str(ssh / "known_hosts") in accepted.err
+    history = open_history(directory=place.folder / "state/fleetmem")
+    (event,) = history.trail_of("host_keys")
+    history.close()
+    assert (event["host"], event["action"]) == (written, "accept_host_key")
+    assert event["fingerprint"] in accepted.err
     again = bare.run("hosts", *words, "--accept-new-host-key")
     assert (again.code, again.err) == (0, "")
     hashed = ["ssh-keygen", "-q", "-H", "-f", str(ssh / "known_hosts")]
@@ -353,8 +359,11 @@ def test_few_open_files_for_many_hosts(place: Place) -> None:
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_NOFILE, (256, 256)),
     )
     entries = said.answer.envelope["hosts"]
-    assert [row for row in entries if row["outcome"] != "ok"] == []
+    assert [row["error"] for row in entries if row["error"]] == []
     assert len(entries) == 300
+    # on a busy machine a reading may be late; then the host says so, and is no failure
+    late = [row["readings"] for row in entries if row["outcome"] != "ok"]
+    assert all("timed_out" in [one["outcome"] for one in row.values()] for row in late), late
     warnings = [line for line in said.err.splitlines() if line.startswith("warning: ")]
     assert len(warnings) == 1
     assert re.match(r"warning: fanout lowered from 300 to \d+: only 256 files", warnings[0])
