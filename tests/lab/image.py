@@ -2,7 +2,8 @@
 
 It is the machine's own release, fetched with the machine's own package sources, and lies in
 ``$FLEETMEM_LAB_CACHE`` or ``/var/cache/fleetmem-lab``, never in the checkout. Hosts see it
-through an overlay and never write to it.
+through an overlay and never write to it. ``$FLEETMEM_LAB_RELEASE`` (bullseye, trixie) takes
+another release of the same distribution: other versions of systemd.
 """
 
 from __future__ import annotations
@@ -41,7 +42,8 @@ SECONDS_TO_BUILD = 400
 
 def image() -> Path:
     """The image's directory, built where it is missing. LabError says why it cannot be."""
-    codename = _codename()
+    own = _codename()
+    codename = os.environ.get("FLEETMEM_LAB_RELEASE") or own
     recipe = repr((RECIPE, PACKAGES, LEFT_OUT, MASKED))
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
     cache = Path(os.environ.get("FLEETMEM_LAB_CACHE") or CACHE)
@@ -56,7 +58,7 @@ def image() -> Path:
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not home.exists():
-            _build(cache, home, codename)
+            _build(cache, home, codename, own)
     finally:
         os.close(lock)
     return home
@@ -73,8 +75,17 @@ def _codename() -> str:
     raise LabError("systemd hosts need Debian or Ubuntu: /etc/os-release names no release")
 
 
-def _sources() -> list[str]:
-    """The machine's package sources, as files that the builder reads."""
+def _sources(scratch: Path, codename: str, own: str) -> list[str]:
+    """The machine's package sources as files that the builder reads, for that release."""
+    found = []
+    for number, path in enumerate(map(Path, _places())):
+        copy = scratch / f"{number}{path.suffix}"
+        copy.write_text(path.read_text("utf-8").replace(own, codename), "utf-8")
+        found.append(str(copy))
+    return found
+
+
+def _places() -> list[str]:
     places = [Path("/etc/apt/sources.list"), *sorted(Path("/etc/apt/sources.list.d").glob("*"))]
     return [
         str(path)
@@ -83,7 +94,7 @@ def _sources() -> list[str]:
     ]
 
 
-def _build(cache: Path, home: Path, codename: str) -> None:
+def _build(cache: Path, home: Path, codename: str, own: str) -> None:
     if shutil.which("mmdebstrap") is None:
         raise LabError("mmdebstrap is missing; `sh tests/lab_setup.sh mmdebstrap` installs it")
     for old in cache.glob(f"{codename}-*"):
@@ -93,7 +104,8 @@ def _build(cache: Path, home: Path, codename: str) -> None:
     words = ["mmdebstrap", "--quiet", "--variant=essential", "--mode=root"]
     words += [f"--include={PACKAGES}", "--dpkgopt=force-unsafe-io"]
     words += [f"--dpkgopt=path-exclude={place}" for place in LEFT_OUT]
-    words += ['--aptopt=Acquire::Languages "none"', codename, str(root), *_sources()]
+    words += ['--aptopt=Acquire::Languages "none"', codename, str(root)]
+    words += _sources(scratch, codename, own)
     try:
         try:
             done = subprocess.run(
