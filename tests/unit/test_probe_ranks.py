@@ -11,7 +11,7 @@ import pytest
 
 from fleetmem.agent.model import Trouble
 from fleetmem.agent.probes import processes
-from tests.unit.probe_actors import actor
+from tests.unit.probe_actors import actor, state_of, until
 
 # A stand-in for an init; two ranks without a launcher, the second connected to the first.
 RANKS = """
@@ -160,5 +160,6 @@ def test_a_server_whose_main_thread_has_ended_still_listens() -> None:
     libc.syscall(EXIT, 0)
     """
     with actor(script) as one:
+        until(lambda: state_of(one.pid) == "Z")
         row = rows_of(one.pid)[one.pid]
     assert row["listening_ports"] == [int(one.words[1][1:])]
