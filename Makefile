@@ -27,8 +27,9 @@ test: venv lab-setup lint types
 lint: venv .types
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	@rm -rf .types/walls && mkdir -p .types/walls && cp -rL .types/fleetmem .types/walls/
-	cd .types/walls && ../../$(VENV)/bin/lint-imports --no-cache --config ../../pyproject.toml
+	@rm -rf .types/walls && mkdir -p .types/walls
+	@cp -rL .types/fleetmem pyproject.toml .types/walls/
+	cd .types/walls && ../../$(VENV)/bin/lint-imports --no-cache
 
 types: venv .types
 	MYPYPATH=.types $(VENV)/bin/mypy -p fleetmem
