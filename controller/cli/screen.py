@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fleetmem.controller.cli.options import Common
+from fleetmem.controller.cli.stdout import put
 from fleetmem.controller.envelope import Envelope
 from fleetmem.controller.errors import UsageError
 from fleetmem.controller.render.data import to_csv, to_json, to_jsonl
@@ -109,8 +110,7 @@ class Screen:
         if self._gone:
             return
         try:
-            sys.stdout.write(text)
-            sys.stdout.flush()
+            put(text)
         except BrokenPipeError:
             self._gone = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
