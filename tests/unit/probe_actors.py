@@ -15,6 +15,7 @@ from pathlib import Path
 PRELUDE = """
 import ctypes, os, platform, sys, threading, time
 libc = ctypes.CDLL(None)
+libc.prctl(1, 9, 0, 0, 0)  # PR_SET_PDEATHSIG: a test run that is killed leaves no actor
 EXIT = {"x86_64": 60, "aarch64": 93}[platform.machine()]
 def say(*words):
     sys.stdout.write(" ".join(str(word) for word in words) + "\\n")
@@ -48,8 +49,9 @@ def actor(script: str, *, session: bool = True, pass_fds: tuple[int, ...] = ()) 
         pass_fds=pass_fds,
     )
     assert process.stdout is not None
-    line = process.stdout.readline().split()
+    line: list[str] = []
     try:
+        line = process.stdout.readline().split()
         assert line, "the script ended before it was ready"
         yield Actor(process, line)
     finally:
