@@ -782,8 +782,8 @@ class JournalRead(TypedDict):
     """Reading of ``journal.read``; the lines themselves came as chunks.
 
     ``scanned`` entries or lines were looked at, ``rows`` sent; ``cut`` messages were longer
-    than 2 MiB. ``truncated`` says which budget ended it: lines, bytes or time. ``damaged``
-    journal files were left out. ``now_us`` is the host's own clock.
+    than 2 MiB. ``truncated`` says which budget ended it: lines, bytes or time; middle: what
+    stands between beginning and end was passed over. ``damaged`` journal files were left out. ``now_us`` is the host's own clock.
     """
 
     kind: Literal["unit", "file", "container", "journal"]
@@ -797,7 +797,7 @@ class JournalRead(TypedDict):
     bytes: int
     cut: int
     kernel_rows: int
-    truncated: Literal["lines", "bytes", "time"] | None
+    truncated: Literal["lines", "bytes", "time", "middle"] | None
     damaged: list[str]
     now_us: int
 

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 BESIDE = 3
 """The newest start and those before it that the screen shows beside it."""
 LIMIT_LINES = 200_000
+HEAD_ENTRIES = 50_000
+"""A start is over by then, whatever the engine has logged since."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +87,7 @@ async def _host(
         words=list(builtin().only(options.engine).seeds),
         count=BESIDE if invocation is None else 1,
         kernel=1,
+        head=HEAD_ENTRIES,
         limit_lines=LIMIT_LINES,
     )
     phase("parsing")

@@ -28,7 +28,7 @@ KERNEL_WORDS = (
     b"blocked for more than", b"Hardware Error", b"segfault",
 )  # fmt: skip
 KERNEL_LINES = 2000
-BLOCK_BYTES = 256 * 1024
+TAIL = 20_000
 OWN, MANAGER, KERNEL = 0, 1, 2
 
 
@@ -49,6 +49,7 @@ def journal_read(
     before: int = 0,
     after: int = 0,
     kernel: int = 0,
+    head: int = 0,
     limit_lines: int = 10_000,
     limit_bytes: int = 16 * 1024 * 1024,
     span_seconds: float = 45.0,
@@ -59,7 +60,10 @@ def journal_read(
     ``invocation`` is an age (0 newest), ``all`` or an id; ``count`` starts from there on.
     ``grep`` is a Python expression, in any case where it has no upper case; ``words`` keeps
     lines that hold one of them, digits apart. ``before`` and ``after`` add lines around a
-    match. Chunks are ``{"rows": [[microseconds, invocation, pid, name, priority, kind, hit,
+    match. With ``head`` the beginning of each invocation is read first, that many entries,
+    and of a longer one its end beside it: an engine's start, however long ago.
+
+    Chunks are ``{"rows": [[microseconds, invocation, pid, name, priority, kind, hit,
     message]]}``, newest first (kind 0 the unit's own, 1 its manager's, 2 the kernel's); what
     is no UTF-8 comes as lone surrogates.
     """
@@ -74,7 +78,7 @@ def journal_read(
         if found is not None:
             return found
     return _Read(keep, deadline, directory, boot, since).run(
-        unit, user, container, invocation, count, kernel
+        unit, user, container, invocation, count, kernel, head
     )
 
 
@@ -107,6 +111,7 @@ class _Read:
         invocation: str,
         count: int,
         kernel: int,
+        head: int,
     ) -> JournalRead:
         from fleetmem.agent.probes.journal_find import Unit, named
 
@@ -115,7 +120,7 @@ class _Read:
             uid = None if user is None else _uid(user)
             units = named(self.journal, unit, uid is not None)
             for name in units:
-                self._unit(Unit(name, uid), invocation, count)
+                self._unit(Unit(name, uid), invocation, count, head)
         elif container is not None:
             names = ("CONTAINER_NAME", "CONTAINER_ID", "CONTAINER_ID_FULL")
             words = [word for name in names for word in ("+", name + "=" + container)]
@@ -128,10 +133,10 @@ class _Read:
 
     # --- reading ---------------------------------------------------------------------------
 
-    def _unit(self, unit: Unit, invocation: str, count: int) -> None:
+    def _unit(self, unit: Unit, invocation: str, count: int, head: int) -> None:
         from fleetmem.agent.probes.journal_find import invocations
 
-        if invocation == "0" and count == 1:
+        if invocation == "0" and count == 1 and not head:
             self._newest(unit)
             return
         ids = invocations(self.journal, unit, invocation, count)
@@ -140,10 +145,46 @@ class _Read:
         if not ids and invocation not in ("0", "all"):
             self.absent = invocation
             return
+        if head and ids:
+            for name in ids:
+                self._ends(unit, name, head)
+            return
         for entry in self.journal.entries(_fields(unit), ["-r", *unit.matches(list(ids))]):
             self.scanned += 1
             if not self._take(entry, unit):
                 break
+
+    def _ends(self, unit: Unit, name: str, head: int) -> None:
+        """One invocation's beginning and, where it goes on, its newest entries."""
+        held: List[Fields] = []
+        seen = border = 0
+        span = self.spans[self.numbers[name]]
+        words = unit.matches([name])
+        first: Optional[int] = None
+        wanted = self.keep.wanted
+        for entry in self.journal.entries(_fields(unit), words):
+            seen += 1
+            if seen > head:
+                break
+            border = int(entry.get(b"__REALTIME_TIMESTAMP") or 0)
+            first = border if first is None else first
+            if unit.manages(entry) or wanted(entry.get(b"MESSAGE", b"")):
+                held.append(entry)
+        self.scanned += seen
+        last: Optional[int] = border or None
+        if seen > head:
+            self.keep.middle = True
+            last = None
+            for entry in self.journal.entries(_fields(unit), ["-r", "-n", str(TAIL), *words]):
+                self.scanned += 1
+                micro = int(entry.get(b"__REALTIME_TIMESTAMP") or 0)
+                last = micro if last is None else last
+                if micro <= border or not self._take(entry, unit):
+                    break
+        for entry in reversed(held):
+            if not self._take(entry, unit):
+                break
+        span["first_us"], span["last_us"], span["entries"] = first, last, seen
 
     def _newest(self, unit: Unit) -> None:
         """The newest invocation in one pass, from the end to where only others' entries stand.
@@ -254,7 +295,7 @@ class _Read:
             "bytes": keep.bytes,
             "cut": keep.cut,
             "kernel_rows": kernel_rows,
-            "truncated": keep.full,
+            "truncated": keep.full or ("middle" if keep.middle else None),
             "damaged": self.damaged[:20],
             "now_us": int(time() * 1e6),
         }

@@ -41,6 +41,7 @@ class Keep:
         self.rows = 0
         self.bytes = 0
         self.cut = 0
+        self.middle = False
         self.full: Optional[str] = None
         self.filtered = grep is not None or words is not None
         self.limit_lines = limit_lines

@@ -128,6 +128,28 @@ def test_no_journald_no_files_no_right(root: Path, monkeypatch: pytest.MonkeyPat
     assert denied.value.outcome == DENIED
 
 
+def test_the_beginning_of_a_long_start_and_its_end(root: Path) -> None:
+    """A start of months ago is read from its beginning; its newest lines stand beside it."""
+    oldest_first = entry("Started u.", micro=1, manager=True)
+    oldest_first += "".join(entry(f"start {n}", micro=n) for n in range(2, 6))
+    newest_first = entry("dies", micro=90) + entry("start 4", micro=4)
+    journalctl(
+        root,
+        'case "$*" in\n'
+        f"*'-r -n 20000 '*) printf '{newest_first}';;\n"
+        f"*' -r -n 8 '*) printf '{entry('x')}';;\n"
+        f"*) printf '{oldest_first}';; esac",
+    )
+    messages, reading = read(head=4, count=1)
+    assert messages == ["dies", "start 4", "start 3", "start 2", "Started u."]
+    assert reading["truncated"] == "middle"
+    span = reading["invocations"][0]
+    assert (span["first_us"], span["last_us"]) == (1, 90)
+    messages, reading = read(head=400, words=("dies",))
+    assert messages == ["Started u."]
+    assert reading["truncated"] is None
+
+
 def test_several_starts_are_numbered_by_the_managers_lines(root: Path) -> None:
     ids = [format(n, "032x") for n in (3, 2, 1)]
     manager = "".join(entry("Started u.", one, 10 - n, True) for n, one in enumerate(ids))
