@@ -1,0 +1,277 @@
+"""Snapshot, playbooks, diff and the cache rung over real SSH, on hosts with one NUMA node."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import io
+import json
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.lab import api
+from tests.lab.desk import PROGRAM, Desk, inventory
+from tests.lab.fixtures import wait_until
+from tests.lab.reclaim_stage import MIB, traces
+
+pytestmark = pytest.mark.lab
+
+HOST = "gh200-01"
+MOST = 20 * MIB
+"""A shard has 24 MiB; a machine short of memory may have taken some of its pages."""
+
+MODELS = "/run/host/models"
+MAPPER = """
+import mmap, os, sys
+file = open(sys.argv[1], "rb")
+view = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
+print(sum(view[::4096]) >= 0 and os.getpid(), flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture(scope="module")
+def lab() -> Iterator[api.Lab]:
+    """Two hosts; the first holds 1 000 MiB of GPU 0."""
+    with api.lab(n=2) as running:
+        running.hog(HOST, "plain", gpu=0, mib=1000)
+        yield running
+
+
+@pytest.fixture
+def desk(lab: api.Lab, tmp_path: Path) -> Desk:
+    return Desk(tmp_path, lab.inventory)
+
+
+def snapshot(desk: Desk, *words: str, host: str = HOST) -> dict[str, Any]:
+    """The host's entry of one ``snapshot -o json``."""
+    return desk.run("snapshot", "-H", host, "-o", "json", *words).answer.host(host)
+
+
+def node_figures() -> dict[str, int]:
+    """Node 0's meminfo in bytes."""
+    lines = Path("/sys/devices/system/node/node0/meminfo").read_text().splitlines()
+    return {line.split()[2].rstrip(":"): int(line.split()[3]) * 1024 for line in lines}
+
+
+def offline(desk: Desk, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command that reaches no host."""
+    return subprocess.run(
+        [str(PROGRAM), *words], capture_output=True, text=True, env=desk.environment, timeout=60
+    )
+
+
+def plant(lab: api.Lab, name: str, mib: int, host: str = HOST) -> str:
+    """A clean file in the page cache, on the host's disk."""
+    path = f"{MODELS}/{name}"
+    script = f"mkdir -p {MODELS}; head -c {mib * MIB} /dev/urandom >{path}; sync {path}"
+    done = lab.exec(host, "sh", "-c", script)
+    assert done.returncode == 0, done.stderr
+    return path
+
+
+def resident(lab: api.Lab, path: str, host: str = HOST) -> int:
+    """Bytes of *path* in memory as fincore counts them: the independent figure."""
+    done = lab.exec(host, "fincore", "-b", "-n", "-o", "RES", path)
+    assert done.returncode == 0, done.stderr
+    return int(done.stdout)
+
+
+@contextlib.contextmanager
+def standing(lab: api.Lab, *words: str) -> Iterator[str]:
+    """A program on the host that says one line, and ends when its input does."""
+    running = subprocess.Popen(
+        lab.command(HOST, words), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert running.stdin is not None
+    assert running.stdout is not None
+    try:
+        yield running.stdout.readline().strip()
+    finally:
+        running.stdin.close()
+        running.wait(timeout=20)
+        running.stdout.close()
+
+
+@pytest.fixture
+def shards(lab: api.Lab) -> Iterator[dict[str, str]]:
+    """Two shards that nobody maps, one that a live process maps."""
+    paths = {name: plant(lab, f"{name}.safetensors", 24) for name in ("one", "two", "mapped")}
+    with standing(lab, "python3", "-c", MAPPER, paths["mapped"]) as pid:
+        yield {**paths, "pid": pid}
+    lab.exec(HOST, "rm", "-rf", MODELS)
+
+
+def test_the_table_closes_and_agrees_with_what_others_count(lab: api.Lab, desk: Desk) -> None:
+    """Total and free as the node's own file says, read here (the same kernel); the GPU as its
+    charges say. (psutil's figures of the machine count a balloon's pages, too.)"""
+    before = node_figures()
+    section = snapshot(desk)["snapshot"]
+    after = node_figures()
+    (node,) = section["numa_nodes"]
+    for name, field in (("MemTotal", "total_bytes"), ("MemFree", "free_bytes")):
+        low, high = sorted((before[name], after[name]))
+        assert low - 300 * MIB < node[field] < high + 300 * MIB
+    for place, whole in [(f"numa:{node['id']}", node["total_bytes"])] + [
+        (f"gpu:{gpu['uuid']}", gpu["total_bytes"]) for gpu in section["gpus"]
+    ]:
+        rows = [row for row in section["table"] if row["location"] == place]
+        assert sum(row["bytes"] for row in rows) == whole
+    gpu = section["gpus"][0]
+    device = [
+        row
+        for row in section["table"]
+        if row["location"] == f"gpu:{gpu['uuid']}" and row["backing"] == "device"
+    ]
+    held = [row["bytes"] for row in device if row["owner"] != "driver"]
+    assert held == [1000 * MIB]
+    assert gpu["processes_bytes"] == 1000 * MIB
+    assert 0 <= gpu["unaccounted_bytes"] <= 64 * MIB  # idle handles
+
+
+def test_the_formats_hold_the_same_table(desk: Desk) -> None:
+    """csv and JSON lines have one row a row of the table, in numbers that add up."""
+    out = desk.run("snapshot", "-H", HOST, "-o", "csv", "--no-files").out
+    rows = list(csv.DictReader(io.StringIO(out)))
+    entry = snapshot(desk, "--no-files")
+    (node,) = entry["snapshot"]["numa_nodes"]
+    total = sum(int(row["bytes"]) for row in rows if row["location"] == f"numa:{node['id']}")
+    assert total == node["total_bytes"]
+    lines = desk.run("snapshot", "-H", HOST, "-o", "jsonl", "--no-files").out.splitlines()
+    assert {"backing", "owner", "location", "lifetime", "bytes", "evidence"} <= set(
+        json.loads(lines[0])
+    )
+
+
+def test_named_files_are_traced_to_who_maps_them(
+    desk: Desk, lab: api.Lab, shards: dict[str, str]
+) -> None:
+    """Bytes as fincore counts them; the mapper by its pid, the others by nobody."""
+    entry = snapshot(desk, "--files", MODELS, "--phase", "after-load")
+    section = entry["snapshot"]
+    assert section["phase"] == "after-load"
+    files = {one["path"]: one for one in section["page_cache"]["files"]}
+    for name in ("one", "two", "mapped"):
+        one = files[shards[name]]
+        assert abs(one["resident_bytes"] - resident(lab, shards[name])) < MIB
+        assert one["resident_bytes"] > MOST
+        assert sum(one["by_numa_node"].values()) == one["resident_bytes"]
+        assert one["mapped_by"] == ([int(shards["pid"])] if name == "mapped" else [])
+    nobody = [
+        row for row in section["table"] if row["backing"] == "file" and row["owner"] == "nobody"
+    ]
+    assert sum(row["bytes"] for row in nobody) > 2 * MOST
+
+
+def test_an_ordinary_user_is_told_what_is_unknown(
+    lab: api.Lab, tmp_path: Path, shards: dict[str, str]
+) -> None:
+    """Who maps a file of root's is not "nobody" to a user who cannot see root's mappings."""
+    document = inventory(lab, {HOST: {"user": "guest"}})
+    desk = Desk(tmp_path, lab.inventory).with_inventory(document)
+    lab.exec(HOST, "chmod", "-R", "a+rX", MODELS)
+    entry = snapshot(desk, "--files", MODELS)
+    assert entry["outcome"] == "partial"
+    files = {one["path"]: one for one in entry["snapshot"]["page_cache"]["files"]}
+    for name in ("one", "mapped"):
+        assert files[shards[name]]["mapped_by"] is None
+        assert files[shards[name]]["resident_bytes"] is None
+
+
+def test_the_cache_rung_frees_what_nobody_maps(
+    desk: Desk, lab: api.Lab, shards: dict[str, str]
+) -> None:
+    """A dry run changes nothing; applied, exactly the unmapped shards leave memory."""
+    answer = desk.run("reclaim", "-H", HOST, "--cache", MODELS, "--dry-run", "-o", "json").answer
+    section = answer.reclaim(HOST)
+    assert (answer.code, section["verdict"], section["rungs"]) == (0, "planned", [])
+    assert {one["path"] for one in section["cache"]["files"]} == {shards["one"], shards["two"]}
+    (spared,) = section["cache"]["spared"]
+    assert spared["path"] == shards["mapped"]
+    assert spared["mapped_by"] == [int(shards["pid"])]
+    assert resident(lab, shards["one"]) > MOST
+    assert not [row for row in traces(lab, HOST).audit if row["action"] == "pagecache.drop"]
+
+    answer = desk.run("reclaim", "-H", HOST, "--cache", MODELS, "--yes", "-o", "json").answer
+    section = answer.reclaim(HOST)
+    assert (answer.code, section["verdict"]) == (0, "reclaimed")
+    assert [(one["rung"], one["outcome"]) for one in section["rungs"]] == [("cache", "ok")]
+    assert 2 * MOST < section["rungs"][0]["freed_bytes"] <= 48 * MIB
+    assert {one["result"] for one in section["cache"]["files"]} == {"dropped"}
+    assert [resident(lab, shards[name]) for name in ("one", "two")] == [0, 0]
+    assert resident(lab, shards["mapped"]) > MOST
+    trail = [row for row in traces(lab, HOST).audit if row["action"] == "pagecache.drop"]
+    assert [row["operation"] for row in trail] == [section["plan"]["id"]]
+    assert trail[0]["files"] == 2
+
+    again = desk.run("reclaim", "-H", HOST, "--cache", MODELS, "--yes", "-o", "json").answer
+    assert again.reclaim(HOST)["verdict"] == "nothing_to_do"
+
+
+def test_a_pattern_and_shared_memory(desk: Desk, lab: api.Lab, shards: dict[str, str]) -> None:
+    """A quoted pattern is the host's; a file on tmpfs is never dropped, and that is said."""
+    lab.exec(HOST, "sh", "-c", "head -c 4194304 /dev/zero >/dev/shm/kept")
+    answer = desk.run(
+        "reclaim", "-H", HOST, "--cache", f"{MODELS}/on*", "/dev/shm/kept", "--yes", "-o", "json"
+    ).answer
+    section = answer.reclaim(HOST)
+    assert [one["path"] for one in section["cache"]["files"]] == [shards["one"]]
+    said = json.dumps([section["cache"]["problems"], section["cache"]["spared"]])
+    assert "/dev/shm/kept" in said
+    assert "tmpfs" in said
+    assert resident(lab, shards["two"]) > MOST
+    assert resident(lab, "/dev/shm/kept") == 4 * MIB
+
+
+def test_nothing_is_changed_without_a_yes(desk: Desk, lab: api.Lab, shards: dict[str, str]) -> None:
+    said = desk.run("reclaim", "-H", HOST, "--cache", MODELS)
+    assert said.code == 6
+    assert "nothing was changed" in said.err
+    assert resident(lab, shards["one"]) > MOST
+
+
+def test_a_host_that_is_locked_keeps_its_pages(
+    desk: Desk, lab: api.Lab, shards: dict[str, str]
+) -> None:
+    """Another run holds the lock: refused, exit 7, nothing dropped."""
+    hold = "exec 9>>/run/fleetmem/lock; flock -n 9 || exit 3; echo held; exec cat"
+    lab.exec(HOST, "sh", "-c", "mkdir -p -m 700 /run/fleetmem")
+    with standing(lab, "sh", "-c", hold) as line:
+        assert line == "held"
+        said = desk.run("reclaim", "-H", HOST, "--cache", MODELS, "--yes", "-o", "json")
+    assert said.code == 7
+    assert said.answer.host(HOST)["error"]["code"] == "locked"
+    assert resident(lab, shards["one"]) > MOST
+
+
+def test_playbooks_run_and_runs_are_compared(desk: Desk, lab: api.Lab, tmp_path: Path) -> None:
+    """A playbook of one's own over two hosts, and the difference that a file makes."""
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "playbook: own\nabout: A test.\nprobes: [gpu.devices, gpu.processes]\nrules:\n"
+        "  - {id: held, each: gpu.devices, field: processes_bytes, above: 900MiB,\n"
+        "     severity: critical, say: '{processes_bytes} held'}\n"
+    )
+    said = desk.run("run", str(own), "-H", "gh200-*", "-o", "json", "--fail-on", "warn")
+    assert said.code == 5
+    (finding,) = said.answer.envelope["findings"]
+    assert (finding["rule"], finding["hosts"], finding["subject"]) == ("own/held", HOST, "GPU 0")
+    assert finding["evidence"]["say"] == "1000 MiB held"
+
+    assert desk.run("snapshot", "-H", HOST, "--phase", "before-load").code == 0
+    lab.hog(HOST, "plain", gpu=1, mib=500)
+    assert desk.run("snapshot", "-H", HOST, "--phase", "after-load").code == 0
+    done = offline(desk, "diff", "before-load", "after-load", "-o", "json")
+    assert done.returncode == 0, done.stderr
+    rows = json.loads(done.stdout)["hosts"][0]["diff"]["rows"]
+    device = [row for row in rows if row["place"] == "GPU 1" and row["backing"] == "device"]
+    assert [row["change_bytes"] for row in device] == [500 * MIB]
+
+
+def test_agents_are_gone_afterwards(desk: Desk, lab: api.Lab) -> None:
+    snapshot(desk)
+    wait_until("no agent is left", lambda: not traces(lab, HOST).agents, seconds=20, pause=0.3)
