@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import subprocess
 import uuid
@@ -143,6 +144,7 @@ def kernel_lines(world: World, *messages: str) -> None:
         text=True,
         check=True,
         capture_output=True,
+        env={**os.environ, "SYSTEMD_JOURNAL_COMPACT": "0"},  # systemd before 252 reads no other
     )
     world.sh(f"cp /run/host/{name} /var/log/journal/{machine}/{name}")
 
