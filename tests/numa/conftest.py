@@ -20,7 +20,13 @@ def machine() -> Iterator[Machine]:
     """
     running_already = os.environ.get("FLEETMEM_NUMA_LAB")
     if running_already:
-        yield Machine(api.attach(Path(running_already)))
+        found = Machine(api.attach(Path(running_already)))
+        yield found
+        found.close()
         return
     with api.lab(n=0, numa_vm=True) as running:
-        yield Machine(running)
+        found = Machine(running)
+        try:
+            yield found
+        finally:
+            found.close()

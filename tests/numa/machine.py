@@ -16,17 +16,18 @@ from fleetmem import agent
 from tests.lab import api
 
 MIB = 1 << 20
-INSIDE = Path(__file__).parent.parent / "lab/probe_inside.py"
+SERVER = Path(__file__).parent / "probe_server.py"
 PLANTER = Path(__file__).parent / "planter.py"
 PLACE = "/run/probe"
 
 
 class Machine:
-    """One running NUMA machine of a lab."""
+    """One running NUMA machine of a lab. SSH connections are shared: it computes slowly."""
 
     def __init__(self, lab: api.Lab) -> None:
         self.lab = lab
         self.name = next(name for name, at in lab.hosts.items() if at.machine)
+        self.servers: dict[str, subprocess.Popen[str]] = {}
         assert agent.__file__ is not None
         buffer = io.BytesIO()
         with tarfile.open(fileobj=buffer, mode="w") as tar:
@@ -37,27 +38,65 @@ class Machine:
             )
             tar.addfile(tarfile.TarInfo("fleetmem/__init__.py"))
             tar.add(str(pynvml.__file__), "pynvml.py")
-            tar.add(INSIDE, "probe_inside.py")
-        unpack = f"mkdir -p {PLACE} && tar -xf - -C {PLACE} && python3 -m compileall -q {PLACE}"
+            tar.add(SERVER, SERVER.name)
+        unpack = f"mkdir -p {PLACE} && tar -xf - -C {PLACE} && chmod -R a+rX {PLACE}"
         self.send(buffer.getvalue(), unpack)
+
+    def close(self) -> None:
+        """End the shared connections."""
+        for user, server in self.servers.items():
+            assert server.stdin is not None
+            assert server.stdout is not None
+            server.stdin.close()
+            server.wait(30)
+            server.stdout.close()
+            subprocess.run(
+                [*self._ssh(user)[:-1], "-O", "exit", self._ssh(user)[-1]],
+                capture_output=True,
+                check=False,
+            )
+
+    def _ssh(self, user: str = "root") -> list[str]:
+        words = self.lab.ssh_command(self.name, user)
+        control = f"ControlPath={self.lab.directory}/{user}.ssh"
+        shared = ["-o", "ControlMaster=auto", "-o", control, "-o", "ControlPersist=300"]
+        return [*words[:1], *shared, *words[1:]]
 
     def send(self, data: bytes, command: str) -> None:
         """Runs *command* with *data* on its standard input."""
-        words = [*self.lab.ssh_command(self.name), command]
+        words = [*self._ssh(), command]
         done = subprocess.run(words, input=data, capture_output=True, timeout=120, check=False)
         assert done.returncode == 0, done.stderr
 
     def sh(self, command: str, user: str = "root", timeout: float = 120) -> str:
         """Output of a shell command that must succeed."""
-        done = self.lab.ssh(self.name, command, user, timeout)
+        done = subprocess.run(
+            [*self._ssh(user), command],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=timeout,
+            check=False,
+        )
         assert done.returncode == 0, f"{command}: {done.stderr or done.stdout}"
         return done.stdout
 
     def call(self, name: str, user: str = "root", **options: Any) -> dict[str, Any]:
         """One probe's or action's outcome, reason and reading."""
-        start = f"import sys; sys.path.insert(0, '{PLACE}'); import probe_inside"
-        words = ["python3", "-I", "-c", start, name, json.dumps(options)]
-        found = json.loads(self.sh(shlex.join(words), user, 180))[name]
+        if user not in self.servers:
+            start = f"import sys; sys.path.insert(0, '{PLACE}'); import probe_server"
+            words = [*self._ssh(user), shlex.join(["python3", "-I", "-c", start])]
+            self.servers[user] = subprocess.Popen(
+                words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
+        server = self.servers[user]
+        assert server.stdin is not None
+        assert server.stdout is not None
+        server.stdin.write(json.dumps([name, options]) + "\n")
+        server.stdin.flush()
+        line = server.stdout.readline()
+        assert line, f"{name} ended the process that answers for {user}"
+        found = json.loads(line)
         assert isinstance(found, dict)
         return found
 
@@ -69,15 +108,21 @@ class Machine:
         return {row["id"]: row for row in found["reading"]["nodes"]}
 
     def shard(self, path: str, mib: int, policy: str) -> None:
-        """Writes a file whose pages lie where numactl's *policy* says, and cleans them."""
+        """Writes a file (its path again and again) whose pages lie where *policy* says."""
+        place = shlex.quote(path)
         self.sh(
-            f"numactl {policy} dd if=/dev/urandom of={shlex.quote(path)} bs=1M count={mib} "
-            f"conv=fsync 2>/dev/null"
+            f"yes {place} | numactl {policy} dd of={place} bs=1M count={mib} iflag=fullblock "
+            "conv=fsync 2>/dev/null"
         )
+
+    def whole(self, path: str, mib: int) -> None:
+        """Fails where the file is not what :meth:`shard` wrote."""
+        place = shlex.quote(path)
+        self.sh(f"yes {place} | head -c {mib}M | cmp - {place}")
 
     def plant(self, kind: str, node: int, mib: int) -> None:
         """Anonymous or shared memory on a node, kept by one process for all."""
-        if self.lab.ssh(self.name, "test -p /run/plant.out").returncode:
+        if self.sh("ls /run").find("plant.out") < 0:
             self.send(PLANTER.read_bytes(), "cat >/run/planter.py")
             self.sh("setsid python3 /run/planter.py </dev/null >/run/planter.log 2>&1 & sleep 1")
         command = f"echo {kind} {node} {mib} >/run/plant.in; cat /run/plant.out"

@@ -11,7 +11,7 @@ from tests.numa.machine import MIB, Machine
 pytestmark = pytest.mark.lab
 
 PARTS = ("free", "file", "anon", "shmem", "slab", "hugetlb", "kernel", "unaccounted")
-X = 96
+X = 64
 
 
 def test_the_shape_of_a_gh200(machine: Machine) -> None:
@@ -57,7 +57,10 @@ def _moved(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
 
 
 def test_each_backing_on_each_node_moves_its_own_column(machine: Machine) -> None:
-    machine.sh("modprobe zram num_devices=2; mkdir -p /data/plant")
+    machine.sh(
+        "modprobe zram num_devices=2; mkdir -p /data/plant; "
+        "dd if=/dev/urandom of=/run/random bs=1M count=4 2>/dev/null"
+    )
     for node in (0, 1):
         machine.sh(f"echo 512M >/sys/block/zram{node}/disksize")
     machine.plant("anon", 0, 1)  # the planter itself is there from now on
@@ -73,8 +76,9 @@ def test_each_backing_on_each_node_moves_its_own_column(machine: Machine) -> Non
                 machine.sh(f"echo {X // 2} >{place}/nr_hugepages")
             elif backing == "zram":
                 machine.sh(
-                    f"numactl --membind={node} dd if=/dev/urandom of=/dev/zram{node} bs=1M "
-                    f"count={X} oflag=direct 2>/dev/null"
+                    f"while cat /run/random; do :; done | numactl --membind={node} "
+                    f"dd of=/dev/zram{node} bs=1M count={X} iflag=fullblock oflag=direct "
+                    "2>/dev/null"
                 )
             else:
                 machine.plant(backing, node, X)
