@@ -4,7 +4,11 @@ PY := $(VENV)/bin/python
 BASE_PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
   $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p && break; done)
 
-.PHONY: venv demo test lint types bench lab-setup clean
+# Beside what every lab needs: images of systemd hosts, journals of many hosts, the NUMA machine.
+TEST_PACKAGES := mmdebstrap debian-archive-keyring systemd-journal-remote openssl \
+  qemu-system-x86 kmod cpio zstd e2fsprogs
+
+.PHONY: venv demo test lint types bench lab-setup test-setup clean
 
 venv: $(VENV)/.ready
 
@@ -16,12 +20,15 @@ $(VENV)/.ready: pyproject.toml
 	@touch $@
 
 lab-setup:
-	@sh tests/lab_setup.sh mmdebstrap systemd-journal-remote
+	@sh tests/lab_setup.sh
+
+test-setup:
+	@sh tests/lab_setup.sh $(TEST_PACKAGES)
 
 demo: venv lab-setup
 	@$(PY) -m tests.demo
 
-test: venv lab-setup lint types
+test: venv test-setup lint types
 	$(PY) -m pytest tests
 
 lint: venv .types
@@ -41,7 +48,7 @@ types: venv .types
 	@ln -sfn ../../fleetmem/__init__.py .types/fleetmem/__init__.py
 	@ln -sfn ../../fleetmem/py.typed .types/fleetmem/py.typed
 
-bench: venv lab-setup
+bench: venv test-setup
 	@$(PY) -m benchmarks
 
 clean:
