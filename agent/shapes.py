@@ -783,7 +783,8 @@ class JournalRead(TypedDict):
 
     ``scanned`` entries or lines were looked at, ``rows`` sent; ``cut`` messages were longer
     than 2 MiB. ``truncated`` says which budget ended it: lines, bytes or time; middle: what
-    stands between beginning and end was passed over. ``damaged`` journal files were left out. ``now_us`` is the host's own clock.
+    stands between beginning and end was passed over. ``damaged`` journal files were left
+    out. ``now_us`` is the host's own clock.
     """
 
     kind: Literal["unit", "file", "container", "journal"]
