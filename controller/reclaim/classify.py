@@ -31,7 +31,8 @@ class Member:
     """One classified process. ``held`` has the bytes NVML attributes to it, by GPU index.
 
     For an heir they are the dead process's. ``fork_of`` is a live holder it was forked
-    from; ``heir_of`` the dead pids whose files it has; ``may_hold`` GPUs where it is one of
+    from; ``akin`` live holders of which one has forked it, where no ancestor says which;
+    ``heir_of`` the dead pids whose files it has; ``may_hold`` GPUs where it is one of
     several unrelated candidates; ``parts`` MIG instances as (GPU index, gi, ci).
     """
 
@@ -43,6 +44,7 @@ class Member:
     evidence: tuple[str, ...]
     heir_of: tuple[int, ...] = ()
     fork_of: int | None = None
+    akin: tuple[int, ...] = ()
     engine: str | None = None
     may_hold: tuple[int, ...] = ()
     parts: tuple[tuple[int, int | None, int | None], ...] = ()
@@ -61,13 +63,18 @@ class Member:
         return display_name(self.process)
 
     @property
+    def origins(self) -> tuple[int, ...]:
+        """The live holders that it was forked from, or one of which it was forked from."""
+        return self.akin if self.fork_of is None else (self.fork_of,)
+
+    @property
     def owner(self) -> str:
         """Who stands behind it, in a few words."""
         process, owner = self.process, self.process["owner"]
         if self.heir_of:
             return f"files of dead {', '.join(map(str, self.heir_of))}"
-        if self.fork_of is not None:
-            return f"fork of {self.fork_of}"
+        if self.origins:
+            return f"fork of {' or '.join(map(str, self.origins[:3]))}"
         if owner["kind"] not in ("none", "session") and owner["name"]:
             gone = " is gone" if owner["state"] == "gone" else ""
             return f"{owner['kind'].replace('_', ' ')} {owner['name'][:24]}{gone}"
@@ -127,6 +134,7 @@ def classify(survey: Survey, rules: Rules) -> Classified:
             evidence=_evidence(survey, pid, pid in heirs),
             heir_of=heirs[pid].dead if pid in heirs else (),
             fork_of=forks.get(pid),
+            akin=() if pid in forks or pid in heirs else _akin(survey, pid),
             engine=what,
             may_hold=tuple(row.gpu for row in ambiguous if pid in row.candidates),
             parts=tuple(
@@ -234,6 +242,42 @@ def _forks(survey: Survey, heirs: set[int]) -> dict[int, int]:
         if parent is not None:
             forks[pid] = parent
     return forks
+
+
+def _akin(survey: Survey, pid: int) -> tuple[int, ...]:
+    """Live holders that an orphan with a context's files can have come from.
+
+    Whoever forked it lives: else a list would go on naming the dead pid. The closest tie
+    decides: one session or group, else the command line that a fork keeps, else one family.
+    """
+    if not heir_like(survey, pid):
+        return ()
+    mine = [gpu for gpu in survey.gpus if may_hold(survey, pid, gpu)]
+    if any(survey.dead(gpu) for gpu in mine):
+        return ()
+    process = survey.processes[pid]
+    older = [
+        survey.processes[other]
+        for other in sorted({p for gpu in mine for p in survey.held(gpu)})
+        if other in survey.holders
+        and survey.processes[other]["alive"]
+        and survey.processes[other]["start_time"] <= process["start_time"]
+        and one_family([process, survey.processes[other]])
+    ]
+    for tie in (_one_group, _one_command):
+        close = [other for other in older if tie(process, other)]
+        if close:
+            older = close
+            break
+    return tuple(other["pid"] for other in older)
+
+
+def _one_group(a: Identity, b: Identity) -> bool:
+    return a["sid"] == b["sid"] != 0 or a["pgid"] == b["pgid"] != 0
+
+
+def _one_command(a: Identity, b: Identity) -> bool:
+    return (a["uid"], a["exe"], a["title"]) == (b["uid"], b["exe"], b["title"])
 
 
 # --- classes -------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fleetmem.controller import errors, gather
 from fleetmem.controller.reclaim.classify import classify
 from fleetmem.controller.reclaim.rules import rules
-from fleetmem.controller.reclaim.survey import descends_from, heir_like
+from fleetmem.controller.reclaim.survey import descends_from, heir_like, may_hold
 from fleetmem.controller.reclaim.verdict import (
     PINNED_AFTER_SECONDS,
     Climbed,
@@ -40,6 +40,10 @@ _HEIR_GRACE_SECONDS = 1.0
 _HEIR_SETTLE_SECONDS = 0.5
 """While a planned fork lives, what is left is most likely its parent's: look soon."""
 _KILL_WAIT_SECONDS = 10.0
+_RESTART_SECONDS = 2.0
+_RESTART_AFTER_KILL_SECONDS = 0.8
+"""How long after the last signal a live launcher is watched: `sleep 1` is what loops do."""
+_GLANCE_SECONDS = 0.4
 
 
 @dataclass
@@ -122,6 +126,8 @@ async def climb(run: Climb) -> list[GpuJudgement]:
         await _kill(run)
     if "heirs" in allowed and not run.back():
         await _heirs(run)
+    if run.back():
+        await _stay(run)
     return await _verify(run)
 
 
@@ -170,7 +176,10 @@ async def _kill(run: Climb) -> None:
     """KILL exact identities that are still there."""
     begin, before = time.monotonic(), dict(run.used)
     left = [t for t in run.plan.first if t.member.key in run.alive - set(run.refused)]
-    sent = await _signal(run, "KILL", left) if left else []
+    if not left:
+        _row(run, "kill", "not_applicable", 0.0, [], why="no target is left that runs")
+        return
+    sent = await _signal(run, "KILL", left)
     limit = max(_KILL_WAIT_SECONDS, 4 * run.plan.expect_seconds)
     await _wait(run, min(run.release_seconds, limit), [t.member.key for t in run.plan.first])
     await _settle(run, "kill")
@@ -208,7 +217,7 @@ def _inherited(survey: Survey, plan: Plan, target: Target) -> bool:
         return False
     planned = {t.member.pid for t in plan.targets}
     return heir_like(survey, pid) and any(
-        planned & set(survey.dead(gpu)) for gpu in survey.open_gpus(pid)
+        planned & set(survey.dead(gpu)) for gpu in survey.gpus if may_hold(survey, pid, gpu)
     )
 
 
@@ -221,6 +230,28 @@ def topmost(targets: tuple[Target, ...]) -> list[Target]:
             o is not t and descends_from(t.member.process, o.member.process) for o in targets
         )
     ]
+
+
+async def _stay(run: Climb) -> None:
+    """All is back. Where a launcher lives it may start the next one: watch it for a moment."""
+    launchers = sorted(
+        {
+            (above["pid"], above["start_time"])
+            for t in run.plan.first
+            if t.member.process["launcher_alive"] and t.member.key not in run.refused
+            for above in t.member.process["ancestors"][:1]
+            if above["pid"] > 1
+        }
+        - {t.member.key for t in run.plan.targets}
+    )
+    span = _RESTART_AFTER_KILL_SECONDS if run.killed else _RESTART_SECONDS
+    until = run.last_signal + min(span, run.release_seconds)
+    while launchers and run.back() and time.monotonic() < until:
+        left = max(0.05, until - time.monotonic())
+        await _wait(run, min(left, _GLANCE_SECONDS), launchers)
+        launchers = [key for key in launchers if key in run.stuck]
+        for key in launchers:
+            del run.stuck[key]
 
 
 # --- looking -------------------------------------------------------------------------------

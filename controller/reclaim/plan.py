@@ -275,8 +275,9 @@ def _spare(
     if member.kind == "protected" and member.pid not in options.override_protected:
         return Spared(member, member.why)
     if not member.held:
-        if member.fork_of is not None:
-            return Spared(member, f"a fork of process {member.fork_of}; holds no memory itself")
+        if member.origins:
+            who = " or ".join(map(str, member.origins[:3]))
+            return Spared(member, f"a fork of process {who}; holds no memory itself")
         if member.kind is None:
             return Spared(member, member.why, f"--pid {member.pid}")
         return Spared(member, _files_only(member))
@@ -309,8 +310,8 @@ def _add_forks(
 ) -> None:
     """Forks of a target are planned too, for the ``heirs`` rung alone."""
     for pid, member in sorted(classified.members.items()):
-        parent = member.fork_of
-        if parent is None or parent not in chosen or pid in chosen:
+        origins = member.origins
+        if not origins or pid in chosen or not all(origin in chosen for origin in origins):
             continue
         if member.kind in ("protected", "foreign"):
             continue

@@ -136,6 +136,7 @@ def _member(row: dict[str, Any]) -> Member:
             "open_gpus": tuple(row["open_gpus"]),
             "evidence": tuple(row["evidence"]),
             "heir_of": tuple(row["heir_of"]),
+            "akin": tuple(row["akin"]),
             "may_hold": tuple(row["may_hold"]),
             "parts": tuple(tuple(part) for part in row["parts"]),
         }

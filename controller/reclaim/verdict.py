@@ -217,6 +217,9 @@ def _climbed(
         return _no_reading(after, gpu)
     alive = [t.member for t in plan.on(gpu) if _lives(after, t.member.key)]
     if not alive and _within(used, bound):
+        again = _started_again(plan, members, gpu)
+        if again:
+            return _respawned(again, gpu, used)
         return GpuJudgement(gpu, "reclaimed", used, "at most baseline and what spared ones keep")
     if alive:
         return _still_alive(alive, climbed, gpu, used, host)
@@ -281,10 +284,7 @@ def _still_used(
             return GpuJudgement(gpu, "held_by", used, why, steps)
     again = [m for m in fresh if any(_same_start(m, t.member) for t in plan.targets)]
     if again:
-        names = ", ".join(f"{m.name} {m.pid} (parent {_parent(m)})" for m in again[:3])
-        stops = dict.fromkeys(m.process["owner"]["stop_command"] for m in again)
-        steps = tuple(stop for stop in stops if stop)
-        return GpuJudgement(gpu, "respawned", used, f"new since the plan: {names}", steps)
+        return _respawned(again, gpu, used)
     if fresh:
         names = ", ".join(f"{m.name} {m.pid}" for m in fresh[:3])
         why = f"{names} came after the plan"
@@ -309,6 +309,31 @@ def _still_used(
         return GpuJudgement(gpu, "host_pages", used, why, _cache(host))
     why = f"no process has it, and it is not back after {climbed.waited_seconds:.0f} s"
     return GpuJudgement(gpu, "kernel_pinned", used, why)
+
+
+def _started_again(plan: Plan, members: Classified, gpu: int) -> list[Member]:
+    """What a target's launcher has started since, though it has no memory yet."""
+    known = {t.member.key for t in plan.targets} | {s.member.key for s in plan.spared}
+    started = {
+        (t.member.process["ppid"], t.member.process["exe"])
+        for t in plan.on(gpu)
+        if t.member.process["ppid"] > 1
+    }
+    return [
+        m
+        for m in members.members.values()
+        if m.key not in known
+        and (gpu in m.held or gpu in m.open_gpus)
+        and m.process["exe"] is not None
+        and (m.process["ppid"], m.process["exe"]) in started
+    ]
+
+
+def _respawned(again: list[Member], gpu: int, used: int) -> GpuJudgement:
+    names = ", ".join(f"{m.name} {m.pid} (parent {_parent(m)})" for m in again[:3])
+    stops = dict.fromkeys(m.process["owner"]["stop_command"] for m in again)
+    steps = tuple(stop for stop in stops if stop)
+    return GpuJudgement(gpu, "respawned", used, f"new since the plan: {names}", steps)
 
 
 def _same_start(new: Member, old: Member) -> bool:

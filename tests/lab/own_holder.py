@@ -1,11 +1,12 @@
 # mypy: ignore-errors
 """Runs inside a host: a holder written by somebody who does not know the lab's own.
 
-own_holder.py GPU BYTES RULE [again] [deaf] [fork] opens every node as CUDA does, maps what
-CUDA maps and puts a charge on the GPU. ``again``: a supervisor starts a new one whenever one
-ends. ``deaf``: takes TERM and goes on. ``fork``: a child inherits the files, and with
-``RULE`` file the charge lives as long as any of the two. Pids go to /tmp/own-pids, each TERM
-that a deaf one sees to /tmp/own-terms.
+own_holder.py GPU BYTES RULE [again|later] [deaf] [fork|afar] opens every node as CUDA does,
+maps what CUDA maps and puts a charge on the GPU. ``again``: a supervisor starts a new one
+whenever one ends, ``later``: a second after. ``deaf``: takes TERM and goes on. ``fork``: a child
+inherits the files, and with ``RULE`` file the charge lives as long as any of the two; ``afar``:
+a grandchild does, in a session of its own, and its parent has ended. Pids go to /tmp/own-pids,
+each TERM that a deaf one sees to /tmp/own-terms.
 """
 
 import fcntl
@@ -53,11 +54,12 @@ def main():
     """Never returns."""
     gpu, size, rule = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]
     words = sys.argv[4:]
-    while "again" in words:
+    while "again" in words or "later" in words:
         child = os.fork()
         if child == 0:
             break
         os.waitpid(child, 0)
+        time.sleep("later" in words)
     if "deaf" in words:
         signal.signal(signal.SIGTERM, lambda number, frame: note("/tmp/own-terms"))
     kept = look_like_cuda()
@@ -65,6 +67,14 @@ def main():
         kept.append(charge(gpu, size, rule))
     if "fork" in words:
         os.fork()
+    if "afar" in words:
+        child = os.fork()
+        if child:
+            os.waitpid(child, 0)
+        elif os.fork():
+            os._exit(0)
+        else:
+            os.setsid()
     note("/tmp/own-pids")
     while kept:
         time.sleep(1000)

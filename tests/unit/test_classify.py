@@ -250,6 +250,47 @@ def test_a_fork_of_a_reused_number_is_nobodys() -> None:
     assert found.members[51].fork_of is None
 
 
+def adrift(*others: Any, dead: bool = False, **more: Any) -> Any:
+    """50 holds GPU 0; 52 has a context's files of it and no ancestor that tells why."""
+    lists = {0: [listed(50, GIB)], 1: [listed(other["pid"], GIB) for other in others]}
+    if dead:
+        lists[0].append(listed(40, GIB, "dead"))
+    return classify(
+        survey(
+            identity(50),
+            *others,
+            identity(52, **more),
+            holders=(holder(50), *(holder(o["pid"]) for o in others), fork_files(52)),
+            lists=lists,
+        ),
+        rules(),
+    ).members[52]
+
+
+def test_a_fork_whose_parent_has_ended_belongs_to_a_live_holder() -> None:
+    found = adrift()
+    assert (found.held, found.fork_of, found.akin, found.origins) == ({}, None, (50,), (50,))
+
+
+def test_the_command_line_says_whose_fork_it_is() -> None:
+    other = identity(51, title="python3 serve.py")
+    assert adrift(other).akin == (50,)
+    assert adrift(identity(51)).akin == (50, 51)
+    assert adrift(other, title="python3 renamed.py").akin == (50, 51)
+
+
+def test_the_session_says_whose_fork_it_is() -> None:
+    assert adrift(identity(51, sid=7), sid=7).akin == (51,)
+
+
+def test_whose_fork_nobody_can_be() -> None:
+    assert adrift(exe="/bin/other").akin == ()
+    assert adrift(uid=1000).akin == ()
+    assert adrift(start_time=3).akin == ()  # older than any holder
+    found = adrift(dead=True)  # a list names a dead one: it is that one's heir
+    assert (found.akin, found.heir_of) == ((), (40,))
+
+
 def test_unknown_sizes_stay_unknown() -> None:
     found = classify(holding(identity(50), None), rules())
     assert found.members[50].held == {0: None}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from typing import Any, cast
 
@@ -173,6 +174,75 @@ def test_a_fork_is_signalled_in_the_heirs_rung_only() -> None:
     assert verdict == "reclaimed"
     assert play.sent == [("TERM", 50), ("KILL", 50), ("TERM", 51), ("KILL", 51)]
     assert outcomes(climbed)[-1] == ("heirs", "ok")
+
+
+def test_nobody_is_left_to_kill() -> None:
+    play = Play(family(), {50: "TERM", 51: "TERM"})
+    climbed, verdict = run(play)
+    assert verdict == "reclaimed"
+    assert outcomes(climbed)[1:] == [
+        ("term", "partial"),
+        ("kill", "not_applicable"),
+        ("heirs", "ok"),
+    ]
+
+
+def launched() -> Survey:
+    """50 was started by 20, which lives."""
+    up = [{"pid": 20, "start_time": 200, "comm": "sh"}]
+    return survey(
+        identity(50, ppid=20, launcher_alive=True, ancestors=up),
+        holders=(holder(50),),
+        lists={0: [listed(50, 90 * GIB)]},
+    )
+
+
+class Loop(Play):
+    """A launcher that starts the next one at the third look at it."""
+
+    waits = 0
+
+    def look(self) -> Survey:
+        if self.waits < 3:
+            return super().look()
+        up = [{"pid": 20, "start_time": 200, "comm": "sh"}]
+        one = identity(60, ppid=20, launcher_alive=True, ancestors=up)
+        return survey(one, holders=(holder(60),), lists=self.lists())
+
+    def lists(self) -> dict[int, Any]:
+        return {0: [listed(60, 90 * GIB)]}
+
+    async def ask(self, session: Any, name: str, args: dict[str, Any], **more: Any) -> Any:
+        row = await super().ask(session, name, args, **more)
+        if name == "gpu.wait" and args["pids"] == [20]:
+            self.waits += 1
+            row["reading"]["processes"][0]["state"] = "S"
+        return row
+
+
+class Slow(Loop):
+    """The next one has opened the files and has no memory yet."""
+
+    def lists(self) -> dict[int, Any]:
+        return {}
+
+
+@pytest.mark.parametrize("kind", [Loop, Slow])
+def test_a_launcher_that_lives_is_watched(kind: type[Loop]) -> None:
+    play = kind(launched(), {50: "TERM"})
+    assert run(play, release_timeout_seconds=5.0)[1] == "respawned"
+    assert play.sent == [("TERM", 50)]
+
+
+def test_a_launcher_is_watched_for_a_moment_only() -> None:
+    play = Loop(launched(), {50: "TERM"})
+    play.waits = -1000
+    begin = time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ladder, "_RESTART_SECONDS", 0.1)
+        assert run(play, release_timeout_seconds=5.0)[1] == "reclaimed"
+    assert play.waits > -1000
+    assert time.monotonic() - begin < 4
 
 
 def test_unkillable() -> None:
