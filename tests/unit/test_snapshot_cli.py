@@ -1,0 +1,73 @@
+"""The command line of snapshot, diff, run, playbooks and reclaim --cache: usage and formats."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fleetmem.controller.cli import main
+
+
+@pytest.fixture(autouse=True)
+def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A history of this test's own."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["snapshot"], "--hosts"),
+        (["snapshot", "-H", "localhost", "/models"], "write --files before paths"),
+        (["snapshot", "-H", "localhost", "--phase", "a b"], "is no phase"),
+        (["snapshot", "-H", "localhost", "--no-files", "--files", "/x"], "exclude each other"),
+        (["reclaim", "-H", "localhost", "/models"], "unexpected argument"),
+        (["reclaim", "-H", "localhost", "--cache", "models"], "a path on the hosts is expected"),
+        (["reclaim", "-H", "localhost", "--cache", "/m", "--gpu", "0"], "takes no --gpu"),
+        (["run", "startup", "-H", "localhost"], "reads engines' logs"),
+        (["run", "no-such", "-H", "localhost"], "there is no playbook 'no-such'"),
+        (["playbooks", "show", "memroy"], "there is no playbook 'memroy'"),
+        (["diff", "aaaa", "bbbb"], "neither a recorded run nor a phase"),
+    ],
+)
+def test_usage_is_one_clear_line(
+    words: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    err = capsys.readouterr().err
+    assert said in err
+    assert "Traceback" not in err
+
+
+def test_playbooks_list_has_every_shipped_one(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["playbooks", "list", "-o", "json"]) == 0
+    rows: list[dict[str, Any]] = json.loads(capsys.readouterr().out)["playbooks"]
+    assert {"hbm-page-cache", "memory", "startup"} <= {row["name"] for row in rows}
+    assert all(row["rules"] > 0 for row in rows)
+
+
+def test_playbooks_show_says_what_a_rule_compares(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["playbooks", "show", "hbm-page-cache"]) == 0
+    out = capsys.readouterr().out
+    assert "each numa.nodes where kind is gpu: file_bytes above 1.0 GiB" in out
+    assert max(map(len, out.splitlines())) <= 100
+
+
+def test_playbooks_check_names_mistakes_and_ends_with_2(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text(
+        "playbook: mine\nabout: x\nprobes: [numa.nodes]\nrules:\n"
+        "  - {id: a, each: numa.nodes, field: fre_bytes, above: 1, severity: info, say: x}\n"
+    )
+    assert main(["playbooks", "check", str(file)]) == 2
+    expected = f'{file}:5:38: rules[0].field: the rows have no field "fre_bytes" – did you mean'
+    assert expected in capsys.readouterr().out
+    assert main(["playbooks", "check", str(file), "-o", "json"]) == 2
+    (row,) = json.loads(capsys.readouterr().out)["playbooks"]
+    assert (row["line"], row["column"]) == (5, 38)
+    assert main(["playbooks", "check"]) == 0
