@@ -178,7 +178,12 @@ def between(change):
         child.stdin.close()
 
     threading.Thread(target=down, daemon=True).start()
-    say(child.stdout.readline())
+    line = b""
+    while b" ok " not in line:  # before it, the real one may ask for more of itself
+        line = child.stdout.readline()
+        if not line:
+            return
+        say(line)
     while True:
         head = child.stdout.read(4)
         if len(head) < 4:
