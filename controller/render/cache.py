@@ -37,7 +37,8 @@ def cache_plan_lines(entries: Sequence[HostEntry]) -> list[Line]:
     who = safe(shown[0]["host"]) if len(shown) == 1 else count(len(shown), "host")
     plan = shown[0]["reclaim"]["plan"]
     name = f"PLAN {safe(plan['id'], 16)}  " if plan and len(shown) == 1 else "PLAN  "
-    title = f"{name}{who} · page cache: {mode} · GiB · nothing has been changed"
+    done = any(entry["reclaim"]["rungs"] for entry in shown)
+    title = f"{name}{who} · page cache: {mode} · GiB{'' if done else ' · nothing has been changed'}"
     lines: list[Line] = [((piece, "bold"),) for piece in wrap(title, WIDTH)]
     files = _rows((entry["host"], one, "") for entry, section in zip(shown, sections, strict=True)
                   for one in section["files"])  # fmt: skip

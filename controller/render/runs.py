@@ -7,11 +7,14 @@ from typing import Any
 
 from fleetmem.controller.envelope import Envelope
 from fleetmem.controller.render.audit import audit_lines
+from fleetmem.controller.render.cache import cache_plan_lines, cache_result_lines
+from fleetmem.controller.render.findings import folded_lines
 from fleetmem.controller.render.hosts import checked_lines
 from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
 from fleetmem.controller.render.reclaim import reclaim_lines
 from fleetmem.controller.render.safe import safe
 from fleetmem.controller.render.size import NONE
+from fleetmem.controller.render.snapshot import snapshot_lines
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -59,8 +62,15 @@ def recorded_lines(envelope: Envelope) -> list[Line]:
         lines += [((piece, "bad"),) for piece in wrap(safe(error["message"]), WIDTH)]
     if not envelope["hosts"]:
         return lines
+    if any("cache" in entry.get("reclaim", {}) for entry in envelope["hosts"]):
+        plan = cache_plan_lines(envelope["hosts"])
+        return [*lines, *plan, *([()] if plan else []), *cache_result_lines(envelope["hosts"])]
+    if any("snapshot" in entry for entry in envelope["hosts"]):
+        return [*lines, *snapshot_lines(envelope)]
     if any("reclaim" in entry for entry in envelope["hosts"]):
         return [*lines, *reclaim_lines(envelope)]
     if any("startup" in entry for entry in envelope["hosts"]):
         return [*lines, *audit_lines(envelope)]
+    if run["command"] == "run":
+        return [*lines, *folded_lines(envelope, 1)]
     return [*lines, *checked_lines(envelope)]

@@ -18,6 +18,7 @@ from fleetmem.controller.render.cache import (
     describe_cache,
 )
 from fleetmem.controller.render.line import WIDTH, cells, plain
+from fleetmem.controller.render.runs import recorded_lines
 from tests.unit.memory_samples import MIB, cached, readings
 
 FILES = [
@@ -220,3 +221,19 @@ def test_one_line_for_what_does_not_go_together(
     with pytest.raises(UsageError) as caught:
         check_options(options, stored)
     assert said in caught.value.message
+
+
+def test_a_recorded_run_is_shown_as_it_was() -> None:
+    end = done(
+        [row("/models/a/1.bin", "dropped", 600, 0), row("/models/a/4.bin", "dropped", 40, 0)]
+    )
+    found = entry("h1", plan(), end)
+    found["reclaim"]["rungs"] = [{"rung": "cache", "outcome": "ok", "seconds": 0.2,
+                                  "signalled": [], "freed_bytes": 640 * MIB, "why": None}]  # fmt: skip
+    whole = env.finish(env.new_envelope(env.new_run("reclaim"), ["h1"], [found]), 0)
+    lines = [plain(line) for line in recorded_lines(whole)]
+    assert any(line.startswith("/models/a/*.bin") for line in lines)
+    assert any(
+        "✓ reclaimed   h1: 0.6 GiB of file pages dropped in 0.20 s" in line for line in lines
+    )
+    assert not any("nothing has been changed" in line for line in lines)
