@@ -28,7 +28,7 @@ REMOTE = "/usr/lib/systemd/systemd-journal-remote"
 ENTRIES = int(os.environ.get("FLEETMEM_BENCH_ENTRIES", "1000000"))
 UNITS = 4
 STARTS = 100
-ROUNDS = 5
+ROUNDS = 7
 UNIT = "sglang-0.service"
 MACHINE = "5e" * 16
 BOOT = "b0" * 16
@@ -38,10 +38,13 @@ def main() -> list[tuple[str, str]]:
     """The rows of the table."""
     folder = journal(ENTRIES)
     newest = ident(0, STARTS - 1)
-    base = ["journalctl", "--no-pager", "-D", str(folder)]
-    alone = timed([*base, f"_SYSTEMD_INVOCATION_ID={newest}", "-o", "export"])
+    # As nice as the agent is: on a busy machine the two must wait alike.
+    base = ["nice", "-n", "5", "journalctl", "--no-pager", "-D", str(folder)]
+    query = [*base, f"_SYSTEMD_INVOCATION_ID={newest}", "-o", "export"]
+    alone = timed(query)
     grep = timed(["sh", "-c", f"{' '.join(base)} -u {UNIT} | grep -c 'running-req: 7,' >/dev/null"])
     read, peak = asyncio.run(agent(folder))
+    alone = min(alone, timed(query))
     log = min(read, key=lambda one: one.reading["seconds"] or 0.0)
     seconds = log.reading["seconds"] or 0.0
     ids = {one["id"] for one in log.invocations}
