@@ -228,8 +228,8 @@ def test_a_recorded_run_is_shown_as_it_was() -> None:
         [row("/models/a/1.bin", "dropped", 600, 0), row("/models/a/4.bin", "dropped", 40, 0)]
     )
     found = entry("h1", plan(), end)
-    found["reclaim"]["rungs"] = [{"rung": "cache", "outcome": "ok", "seconds": 0.2,
-                                  "signalled": [], "freed_bytes": 640 * MIB, "why": None}]  # fmt: skip
+    rung = {"rung": "cache", "outcome": "ok", "seconds": 0.2, "signalled": [], "why": None}
+    found["reclaim"]["rungs"] = [{**rung, "freed_bytes": 640 * MIB}]
     whole = env.finish(env.new_envelope(env.new_run("reclaim"), ["h1"], [found]), 0)
     lines = [plain(line) for line in recorded_lines(whole)]
     assert any(line.startswith("/models/a/*.bin") for line in lines)
