@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from fleetmem.controller import envelope as env
 from fleetmem.controller import gather, link, logs
@@ -122,7 +122,10 @@ def _nothing(reading: Any) -> str:
 
 
 def record(envelope: Envelope, settings: FleetSettings, on_event: OnEvent) -> None:
-    """Keep a finished run in the history; a history that fails never fails the run."""
+    """Keep a finished run in the history, without log lines: those would fill the disk.
+
+    A history that fails never fails the run.
+    """
     from fleetmem.controller.history import open_or_warn
 
     history = open_or_warn(
@@ -133,7 +136,8 @@ def record(envelope: Envelope, settings: FleetSettings, on_event: OnEvent) -> No
     try:
         history.begin(envelope["run"], envelope["targeted"])
         for entry in envelope["hosts"]:
-            history.record_host(envelope["run"]["id"], entry)
+            kept = {name: value for name, value in entry.items() if name != "logs"}
+            history.record_host(envelope["run"]["id"], cast("HostEntry", kept))
         history.finish(envelope)
     finally:
         history.close()
