@@ -37,7 +37,11 @@ def main() -> int:
     )
     with tempfile.TemporaryDirectory(prefix="fleetmem-demo-") as folder:
         begin = time.monotonic()
-        lab = api.up(Path(folder) / "lab", n=8, while_pid=os.getpid())
+        try:
+            lab = api.up(Path(folder) / "lab", n=8, while_pid=os.getpid())
+        except api.LabError as error:
+            print(f"demo: {error}", file=sys.stderr)
+            return 1
         try:
             say(f"8 hosts up in {time.monotonic() - begin:.1f} s, two simulated GPUs each.")
             return show(lab, Path(folder))

@@ -87,12 +87,17 @@ def loader_cache(home: Path) -> Path:
     ours = home / f".{cache.name}-{os.getpid()}"
     pid = os.fork()
     if pid == 0:
+        number = 1
         try:
             _run_ldconfig(home, ours)
+        except OSError as error:
+            number = error.errno or 1
         finally:
-            os._exit(1)
-    if os.waitpid(pid, 0)[1] != 0:
-        raise LabError("ldconfig could not build the hosts' loader cache")
+            os._exit(number)
+    status = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    if status != 0:
+        reason = os.strerror(status) if status > 1 else "ldconfig failed"
+        raise LabError(f"the hosts' loader cache could not be built in a mount namespace: {reason}")
     ours.chmod(0o644)
     ours.rename(cache)
     return cache
