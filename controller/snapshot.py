@@ -31,6 +31,7 @@ _NUMA_MAPS = 8
 """So many of the largest processes say on which NUMA nodes their pages are."""
 
 _FILES = 500
+_SCAN_SECONDS = 30.0
 _EARLIER_RUNS = 5
 _LISTED_RUNS = 200
 
@@ -120,19 +121,18 @@ class MemoryRun:
         return envelope
 
     def _nodes(self, host: str, rows: Rows, phase: Any) -> None:
-        """The places are known: say so before the files are."""
-        if not self.sections or FILES not in self.calls:
+        """The places are known: they are kept, and said, before the files are.
+
+        A host whose files take longer than its deadline is then timed out with what it gave.
+        """
+        if FILES not in self.calls:
             return
-        section = make_section(plain(rows), self.phase)
-        self.on_event(
-            {
-                "kind": "places",
-                "host": host,
-                "section": section,
-                "entry": {**self.entries[host], "readings": rows},
-                "run": self.run_id,
-            }
-        )
+        self._fill(host, dict(rows))
+        entry = self.entries[host]
+        if "snapshot" in entry:
+            section = entry["snapshot"]
+            event = {"kind": "places", "host": host, "section": section}
+            self.on_event({**event, "entry": dict(entry), "run": self.run_id})
         phase("page cache")
 
     def _fill(self, host: str, rows: Rows) -> None:
@@ -197,7 +197,8 @@ async def snapshot(
     calls: dict[str, dict[str, Any]] = {name: {} for name in NODES}
     calls["processes.memory"] = {"numa": _NUMA_MAPS}
     if options.scan_files:
-        calls[FILES] = {"paths": list(options.files), "largest": _FILES}
+        budget = min(_SCAN_SECONDS, settings.host_timeout_seconds / 2)
+        calls[FILES] = {"paths": list(options.files), "largest": _FILES, "seconds": budget}
     run = MemoryRun(
         hosts=hosts,
         settings=settings,
