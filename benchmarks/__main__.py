@@ -6,7 +6,7 @@ import importlib
 import os
 import sys
 
-NAMES = ("fanout", "agent", "command_line", "journal", "startup")
+NAMES = ("fanout", "agent", "command_line", "journal", "startup", "pagecache")
 
 
 def main(names: list[str]) -> int:
