@@ -32,6 +32,11 @@ calls = [
     ("gpu.holders", {}),
     ("processes.identity", {"pids": [os.getpid(), os.getppid()]}),
     ("gpu.wait", {"pids": [os.getpid()], "start_times": [1], "timeout_seconds": 0.1}),
+    ("numa.nodes", {}),
+    ("pagecache.files", {"paths": ["/etc/passwd", "/no-such"], "walk": "never", "largest": 20}),
+    ("pagecache.drop", {"paths": ["/etc/passwd"], "dry_run": 1}),
+    ("processes.memory", {"rows": 5, "largest": 5, "numa": 2}),
+    ("shm.segments", {}),
 ]
 for name, args in calls:
     try:
