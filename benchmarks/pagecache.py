@@ -61,7 +61,7 @@ def _scan() -> list[tuple[str, str]]:
 
 def _processes() -> list[tuple[str, str]]:
     """CPU of a snapshot's probes, children included, beside 500 more processes."""
-    program = [sys.executable, "-I", "-S", "-c", "import time; print(); time.sleep(600)"]
+    program = [sys.executable, "-I", "-S", "-c", "import time; print(flush=True); time.sleep(600)"]
     running: list[subprocess.Popen[bytes]] = []
     try:
         for _ in range(PROCESSES):
