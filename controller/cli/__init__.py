@@ -11,6 +11,8 @@ import sys
 from _signal import SIG_IGN, SIGINT, signal
 from collections.abc import Sequence
 
+from fleetmem.controller.cli import stdout
+
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fleetmem.controller.envelope import Error
@@ -19,9 +21,12 @@ if TYPE_CHECKING:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the process status. Never raises, except with ``--debug``'s help."""
     words = list(sys.argv[1:] if arguments is None else arguments)
+    if arguments is None:
+        stdout.open_standard()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="backslashreplace")
+    status = 0
     try:
         status = _run(words)
         sys.stdout.flush()
@@ -30,10 +35,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         status = 0
+    except OSError as error:  # the last of what was written, by click for example
+        stdout.lose(error)
     except KeyboardInterrupt:  # while the program itself was being loaded
         print("fleetmem: interrupted", file=sys.stderr)
         status = 130
-    return status
+    return status or int(stdout.lost())
 
 
 def _run(words: list[str]) -> int:
@@ -95,7 +102,12 @@ def _print_envelope(words: list[str], exit_code: int, error: Error, output: str)
                 return
         except OSError:  # the error itself may be about that file
             pass
-    sys.stdout.write(text)
+    try:
+        stdout.put(text)
+    except BrokenPipeError:
+        raise
+    except OSError as lost:
+        stdout.lose(lost)
 
 
 def option_value(words: Sequence[str], short: str, long: str) -> str | None:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fleetmem.controller.cli.options import Common
-from fleetmem.controller.cli.stdout import put
+from fleetmem.controller.cli.stdout import lose, put
 from fleetmem.controller.envelope import Envelope
 from fleetmem.controller.errors import UsageError
 from fleetmem.controller.render.data import to_csv, to_json, to_jsonl
@@ -114,6 +114,9 @@ class Screen:
         except BrokenPipeError:
             self._gone = True
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        except OSError as error:  # a full disk: the run goes on, its status tells
+            self._gone = True
+            lose(error)
 
     def _error(self, text: str) -> None:
         try:

@@ -282,8 +282,7 @@ def _spare(
             return Spared(member, member.why, f"--pid {member.pid}")
         return Spared(member, _files_only(member))
     if member.held and not in_scope:
-        others = ", ".join(str(gpu) for gpu in sorted(member.held))
-        return Spared(member, f"holds GPU {others} only, which is not in scope")
+        return Spared(member, _elsewhere(member, scope))
     if member.kind == "foreign":
         return Spared(member, member.why)
     if member.kind == "in_use" and process["owner"]["state"] == "live":
@@ -297,6 +296,13 @@ def _spare(
         reach = f"--gpu {','.join(map(str, sorted(member.held)))}"
         return Spared(member, member.why, reach)
     return None
+
+
+def _elsewhere(member: Member, scope: tuple[int, ...]) -> str:
+    others = ", ".join(str(gpu) for gpu in sorted(member.held))
+    if set(scope).isdisjoint(member.held):
+        return f"holds GPU {others} only, which is not in scope"
+    return f"holds another instance of GPU {others}, not the one in scope"
 
 
 def _files_only(member: Member) -> str:
