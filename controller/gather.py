@@ -7,6 +7,7 @@ looks inside, and one that does not fit is that probe's failure, never the run's
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
@@ -16,7 +17,7 @@ from fleetmem.controller.reading_shapes import SHAPES
 from fleetmem.controller.reclaim.survey import Survey
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
 
     from pydantic import TypeAdapter
 
@@ -167,6 +168,17 @@ def probe_error(name: str, row: Reading) -> errors.FleetError:
     if found is None or kind is None or not issubclass(kind, errors.HostFailed | errors.Refused):
         return errors.ProbeFailed(f"{name}: {reason}")
     return kind(reason[found.end() :])
+
+
+@contextlib.contextmanager
+def judging(host: str) -> Iterator[None]:
+    """Around a judgement over one host's readings, which have their shape and may still be
+    absurd: what it stumbles over is that host's ProbeFailed, and no other's."""
+    try:
+        yield
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        what = f"{type(error).__name__}: {str(error)[:200]}"
+        raise errors.ProbeFailed(f"{host}: its readings make no sense together ({what})") from error
 
 
 def partial_reasons(rows: Mapping[str, Reading]) -> list[str]:

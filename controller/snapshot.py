@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from fleetmem.controller import envelope as env
 from fleetmem.controller import errors, link
 from fleetmem.controller.exit_codes import exit_code
+from fleetmem.controller.gather import judging
 from fleetmem.controller.judge import Case, judge
 from fleetmem.controller.memory import snapshot as make_section
 from fleetmem.controller.memory_gather import FILES, NODES, Rows, memory_readings, partial, plain
@@ -61,6 +63,7 @@ class MemoryRun:
     phase: str | None = None
     sections: bool = True
     entries: dict[str, HostEntry] = field(default_factory=dict)
+    looks: dict[str, Look] = field(default_factory=dict)
     run_id: str = ""
 
     async def run(self) -> Envelope:
@@ -136,20 +139,34 @@ class MemoryRun:
         phase("page cache")
 
     def _fill(self, host: str, rows: Rows) -> None:
+        """Keep *rows* and what is made of them; ProbeFailed where they make no sense."""
         entry = self.entries[host]
         entry["readings"] = rows
-        if self.sections and plain(rows).get("numa.nodes") is not None:
-            entry["snapshot"] = make_section(plain(rows), self.phase)
+        self.looks.pop(host, None)
+        with judging(host):
+            if self.sections and plain(rows).get("numa.nodes") is not None:
+                entry["snapshot"] = make_section(plain(rows), self.phase)
+            self.looks[host] = self._look(plain(rows))
+
+    def _look(self, readings: Mapping[str, Any]) -> Look:
+        """The rows that the rules need, made now: here they can spoil this host only."""
+        look = Look(readings)
+        for rule in (rule for book in self.playbooks for rule in book.rules):
+            look.rows(rule.each)
+        return look
 
     def _cases(self, before: Mapping[str, Mapping[str, Any]]) -> list[Case]:
         cases = []
         for name, entry in self.entries.items():
             now = plain(entry["readings"])
-            if not now:
+            if not now or name not in self.looks:
                 continue
             old = before.get(name)
             same = old is not None and _boot(old) is not None and _boot(old) == _boot(now)
-            cases.append(Case(name, Look(now), Look(old) if old and same else None))
+            earlier = None
+            with contextlib.suppress(errors.ProbeFailed), judging(name):
+                earlier = self._look(old) if old and same else None
+            cases.append(Case(name, self.looks[name], earlier))
         return cases
 
     # --- history ---------------------------------------------------------------------------

@@ -137,24 +137,29 @@ class ReclaimRun:
         phase("reading")
         seat.readings = dict(await gather.readings(seat.link.session))
         seat.entry["readings"] = seat.readings
-        survey = gather.to_survey(seat.readings)
-        members = classify(survey, rules())
-        recorded = baseline.recorded(self.history, host.name, survey)
-        if self.history:
-            baseline.record(self.history, host.name, survey, members)
-        seat.survey = survey
-        if self.stored is None:
-            seat.plan = make_plan(survey, members, self.options, recorded)
-        else:
-            seat.plan = self.stored[host.name]
-            _refuse_stale(seat.plan, survey)
-        self._show_plan(seat, members)
+        with gather.judging(host.name):
+            self._judge(seat)
         seat.seconds = time.monotonic() - begin
         kept = sum(other.link is not None for other in self.seats.values())
         needed = seat.has_targets or seat.is_watched
         if self.options.dry_run or not needed or kept > self.settings.fanout:
             await self._unlink(seat)  # applying opens it again
         return self._outcome(seat)
+
+    def _judge(self, seat: Seat) -> None:
+        """From the seat's readings to its plan, and what the answer shows of it."""
+        survey = gather.to_survey(seat.readings)
+        members = classify(survey, rules())
+        recorded = baseline.recorded(self.history, seat.host.name, survey)
+        if self.history:
+            baseline.record(self.history, seat.host.name, survey, members)
+        seat.survey = survey
+        if self.stored is None:
+            seat.plan = make_plan(survey, members, self.options, recorded)
+        else:
+            seat.plan = self.stored[seat.host.name]
+            _refuse_stale(seat.plan, survey)
+        self._show_plan(seat, members)
 
     def _show_plan(self, seat: Seat, members: Classified) -> None:
         assert seat.plan is not None
@@ -167,6 +172,8 @@ class ReclaimRun:
     def _planned(self, end: HostEnd) -> None:
         seat = self.seats[end.host]
         self._ended(end)
+        if end.error is not None:
+            seat.plan = None  # stale, late or senseless: nothing of it may be applied
         plan = seat.entry["reclaim"]["plan"] if "reclaim" in seat.entry else None
         if plan is not None and seat.plan is not None and seat.has_targets and self.history:
             name = seat.host.name
@@ -261,7 +268,8 @@ class ReclaimRun:
         )
         seat.climbing = run
         try:
-            rows = await climb(run)
+            with gather.judging(host.name):
+                rows = await climb(run)
         except errors.Refused:
             raise  # nothing was signalled after the refusal, and nothing is left open
         except errors.FleetError as error:

@@ -136,7 +136,12 @@ def _several(envelope: Envelope) -> list[Line]:
         head = left("HOSTS", _HOSTS) + left("WHERE", _CLASS)
         lines += [(), ((head + "".join(right(name, 10) for name in _WIDE), "dim"),)]
     order = ("GPU HBM", "GPU", "GPU memory", "CPU DRAM", "memory")
-    for key in sorted(groups, key=lambda one: (order.index(one[0]), -_filled(groups[one]))):
+
+    def rank(key: tuple[str, int, int]) -> tuple[int, float]:
+        known = order.index(key[0]) if key[0] in order else len(order)  # a host may say anything
+        return known, -_filled(groups[key])
+
+    for key in sorted(groups, key=rank):
         lines += _group(key, groups[key])
     lines += _failed(entries)
     if envelope["findings"]:

@@ -176,8 +176,13 @@ def test_true_in_shape_and_false_in_fact_is_never_our_mistake(fleet: Fleet, tmp_
     for host in hosts[:6]:
         fleet.lab.hog(host, "orphan", 0, 3000)
     desk = fleet.desk.with_inventory(inventory(fleet.lab, settings), "numbers.yaml")
-    for _ in range(2):
-        answer = desk.plan("@all", "--gpu", "0")
+    for words in (
+        ("reclaim", "--gpu", "0", "--dry-run"),
+        ("reclaim", "--gpu", "0", "--dry-run"),
+        ("snapshot",),
+        ("snapshot",),
+    ):
+        answer = desk.run(*words, "-H", "@all", "-o", "json").answer
         for entry in answer.envelope["hosts"]:
             code = entry["error"]["code"] if entry["error"] else None
             assert code not in ("internal", "interrupted"), entry["error"]
