@@ -49,7 +49,7 @@ async def audit_startup(
 
     async def work(entry: HostEntry, session: Session, phase: Callable[[str], Any]) -> None:
         sections, findings, parsed = await _host(entry, session, settings, options, phase)
-        entry["startup"] = sections  # type: ignore[typeddict-unknown-key]
+        entry["startup"] = sections
         found[entry["host"]] = findings
         startups[entry["host"]] = parsed
 

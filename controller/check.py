@@ -49,9 +49,9 @@ async def check(hosts: tuple[Host, ...], settings: FleetSettings, on_event: OnEv
 
     def ended(end: HostEnd) -> None:
         entry = entries[end.host]
-        entry["outcome"] = end.outcome  # type: ignore[typeddict-item]  # the same words
+        entry["outcome"] = end.outcome
         if end.error is not None:
-            entry["error"] = end.error.to_json()  # type: ignore[typeddict-item]
+            entry["error"] = end.error.to_json()
         on_event({"kind": "host_done", "host": end.host, "outcome": end.outcome})
         if history:
             history.record_host(run["id"], entry)

@@ -214,6 +214,8 @@ class HostEntry(TypedDict):
     snapshot: NotRequired[Snapshot]
     diff: NotRequired[Diff]
     resolved: NotRequired[Resolved]
+    startup: NotRequired[list[dict[str, Any]]]
+    logs: NotRequired[list[dict[str, Any]]]
 
 
 class Finding(TypedDict):

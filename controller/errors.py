@@ -66,6 +66,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
+    from fleetmem.controller.envelope import Error, HostOutcome
+
 EXIT_OK = 0
 EXIT_INTERNAL = 1
 EXIT_USAGE = 2
@@ -88,7 +90,7 @@ class FleetError(Exception):
 
     code = "error"
     exit_code = EXIT_INTERNAL
-    outcome = "failed"
+    outcome: HostOutcome = "failed"
     remedy = ""
 
     def __init__(self, message: str, hint: str = "") -> None:
@@ -96,7 +98,7 @@ class FleetError(Exception):
         self.message = message
         self.hint = hint or self.remedy
 
-    def to_json(self) -> dict[str, str | None]:
+    def to_json(self) -> Error:
         """The envelope's ``error``: code, message, hint (null where there is none)."""
         return {"code": self.code, "message": self.message, "hint": self.hint or None}
 

@@ -54,7 +54,7 @@ async def logs(
             kernel=int(options.kernel),
             count=1,
         )
-        entry["logs"] = [section(log) for log in read]  # type: ignore[typeddict-unknown-key]
+        entry["logs"] = [section(log) for log in read]
 
     envelope = await over_hosts("logs", hosts, settings, on_event, work)
     env.finish(envelope, 0)

@@ -62,9 +62,9 @@ async def over_hosts(
 
     def ended(end: HostEnd) -> None:
         entry = entries[end.host]
-        entry["outcome"] = end.outcome  # type: ignore[typeddict-item]  # the same words
+        entry["outcome"] = end.outcome
         if end.error is not None:
-            entry["error"] = end.error.to_json()  # type: ignore[typeddict-item]
+            entry["error"] = end.error.to_json()
         on_event({"kind": "host_done", "host": end.host, "outcome": end.outcome})
 
     run = env.new_run(command)

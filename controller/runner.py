@@ -26,6 +26,7 @@ from fleetmem.controller.errors import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
+    from fleetmem.controller.envelope import HostOutcome
     from fleetmem.controller.inventory import Host
 
     Phase = Callable[[str], None]
@@ -49,7 +50,7 @@ class HostEnd:
     """
 
     host: str
-    outcome: str
+    outcome: HostOutcome
     error: FleetError | None = None
     seconds: float = 0.0
     result: Any = None

@@ -93,9 +93,9 @@ class MemoryRun:
 
         def ended(end: HostEnd) -> None:
             entry = self.entries[end.host]
-            entry["outcome"] = end.outcome  # type: ignore[typeddict-item]  # the same words
+            entry["outcome"] = end.outcome
             if end.error is not None:
-                entry["error"] = end.error.to_json()  # type: ignore[typeddict-item]
+                entry["error"] = end.error.to_json()
             self.on_event({"kind": "host_done", "host": end.host, "outcome": end.outcome})
             if history:
                 history.record_host(run["id"], entry)

@@ -280,10 +280,10 @@ class CacheRun:
 
     def _ended(self, end: HostEnd) -> None:
         seat = self.seats[end.host]
-        seat.entry["outcome"] = end.outcome  # type: ignore[typeddict-item]  # the same words
+        seat.entry["outcome"] = end.outcome
         seat.entry["seconds"] = round(seat.seconds or end.seconds, 3)
         if end.error is not None:
-            seat.entry["error"] = end.error.to_json()  # type: ignore[typeddict-item]
+            seat.entry["error"] = end.error.to_json()
         self.on_event({"kind": "host_done", "host": end.host, "outcome": end.outcome})
         if self.history:
             self.history.record_host(self.run_info["id"], seat.entry)

@@ -294,7 +294,7 @@ class ReclaimRun:
     def _outcome(seat: Seat) -> HostEnd:
         """ok, or partial where a reading was; both are a host that was read to its end."""
         rows = seat.entry["readings"]
-        outcome = "partial" if gather.partial_reasons(rows) else "ok"
+        outcome: env.HostOutcome = "partial" if gather.partial_reasons(rows) else "ok"
         return HostEnd(seat.host.name, outcome)
 
     async def _lock(self, seat: Seat) -> int:
@@ -342,10 +342,10 @@ class ReclaimRun:
 
     def _ended(self, end: HostEnd) -> None:
         seat = self.seats[end.host]
-        seat.entry["outcome"] = end.outcome  # type: ignore[typeddict-item]  # the same words
+        seat.entry["outcome"] = end.outcome
         seat.entry["seconds"] = round(seat.seconds or end.seconds, 3)
         if end.error is not None:
-            seat.entry["error"] = end.error.to_json()  # type: ignore[typeddict-item]
+            seat.entry["error"] = end.error.to_json()
         self.on_event({"kind": "host_done", "host": end.host, "outcome": end.outcome})
         if self.history:
             self.history.record_host(self.run_info["id"], seat.entry)
@@ -376,7 +376,7 @@ class ReclaimRun:
         """Record a run that ends in an error of its own."""
         if self.history:
             envelope = env.new_envelope(self.run_info, [], [])
-            envelope["error"] = error.to_json()  # type: ignore[typeddict-item]  # the same words
+            envelope["error"] = error.to_json()
             self.history.finish(env.finish(envelope, error.exit_code))
             self.history.close()
 

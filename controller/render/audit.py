@@ -131,7 +131,7 @@ def _about(found: Mapping[str, Any], entry: HostEntry, one: Mapping[str, Any], m
 
 def startups(entry: HostEntry) -> list[dict[str, Any]]:
     """The host's ``startup`` section; empty where it has none."""
-    found: list[dict[str, Any]] = entry.get("startup") or []  # type: ignore[assignment]
+    found: list[dict[str, Any]] = entry.get("startup") or []
     return found
 
 

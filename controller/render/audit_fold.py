@@ -110,7 +110,7 @@ def _near(value: int | None, middle: float | None) -> bool:
 
 def newest_of(entry: HostEntry) -> dict[str, Any] | None:
     """The newest start of the host's first log that has one."""
-    for one in entry.get("startup") or []:  # type: ignore[attr-defined]
+    for one in entry.get("startup") or []:
         for inv in one["invocations"]:
             if inv["age"] == 0:
                 found: dict[str, Any] = inv

@@ -52,7 +52,7 @@ def log_lines(envelope: Envelope, *, raw: bool) -> list[Line]:
 
 def sections(entry: HostEntry) -> list[dict[str, Any]]:
     """The host's ``logs`` section; empty where it has none."""
-    found: list[dict[str, Any]] = entry.get("logs") or []  # type: ignore[assignment]
+    found: list[dict[str, Any]] = entry.get("logs") or []
     return found
 
 
