@@ -47,10 +47,21 @@ def section(
         "targets": [_target(t) for t in plan.targets],
         "spared": [_spared(s) for s in plan.spared],
         "rungs": list(rungs),
-        "advice": ADVICE.get(verdict),
+        "advice": ADVICE.get(verdict) or _nothing_in_scope(plan, survey),
         "next": list(dict.fromkeys(step for row in rows for step in row.next)),
         "expect_seconds": plan.expect_seconds if plan.targets else None,
     }
+
+
+def _nothing_in_scope(plan: Plan, survey: Survey) -> str | None:
+    """Why no GPU of the host is in scope, or None where one is."""
+    if plan.scope:
+        return None
+    if not survey.gpus:
+        return "This host has no GPU."
+    if plan.absent:
+        return f"This host has no GPU {', '.join(plan.absent)}."
+    return "Nothing that --pid or --user names holds memory of a GPU here."
 
 
 def _moment(value: datetime) -> str:

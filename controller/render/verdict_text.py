@@ -80,6 +80,8 @@ def _idle_text(sections: Sequence[Reclaim]) -> str:
             if why := gpu.get("why"):
                 whys.setdefault(template(why), []).append(why)
     folded = [fold_names(whys[key]) for key in sorted(whys, key=lambda key: seen[key])]
+    none = dict.fromkeys(one["advice"] or "" for one in sections if not one["gpus"])
+    folded += [why.removesuffix(".") for why in none if why]
     return "; ".join(folded) or "no leftover memory"
 
 
