@@ -226,8 +226,12 @@ class Session:
         if on_chunk is not None:
             self._chunks[number] = on_chunk
         try:
-            self._channel.write(wire.encode({**message, "id": number}))
-            await self._channel.drain()
+            try:
+                self._channel.write(wire.encode({**message, "id": number}))
+                await self._channel.drain()
+            except errors.SessionLost as error:
+                await asyncio.wait({future}, timeout=1.0)  # the reader hears how it ended
+                raise self._error or error from None
             return await future
         finally:
             self._waiting.pop(number, None)

@@ -128,8 +128,9 @@ def silent():
 
 
 def leave():
-    """A greeting, and an orderly end before any answer."""
+    """A greeting, and an orderly end at the first call."""
     hello()
+    next(calls())
 
 
 def protocol():
