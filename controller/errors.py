@@ -36,7 +36,7 @@
     │   ├── ProbeFailed               probe_failed
     │   ├── NvmlMissing               nvml_missing
     │   ├── NvmlMismatch              nvml_mismatch
-    │   ├── NvmlHung                  nvml_hung
+    │   ├── NvmlHung                  nvml_hung               3, outcome partial
     │   ├── NvmlNoDriver              nvml_no_driver
     │   ├── NvmlDenied                nvml_denied
     │   └── NvmlFailed                nvml_failed
@@ -354,6 +354,7 @@ class NvmlHung(HostFailed):
     """NVML did not answer in time; it is not asked again while a process is stuck in it."""
 
     code = "nvml_hung"
+    outcome = "partial"  # the host's other readings are there
     remedy = "look at the kernel's log for Xid lines; the driver may need a reboot"
 
 

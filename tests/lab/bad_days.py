@@ -324,7 +324,7 @@ FAILED = (
     Day("no-library", no_library, "failed", "nvml_missing", ("libnvidia-ml.so.1",)),
     Day("mismatch", faults("init=18"), "failed", "nvml_mismatch", ("version",)),
     Day("no-driver", faults("init=9"), "failed", "nvml_no_driver", ("driver",)),
-    Day("nvml-hangs", faults("init=hang"), "failed", "nvml_hung", ("no answer in",)),
+    Day("nvml-hangs", faults("init=hang"), "partial", "nvml_hung", ("no answer in",)),
     Day("nvml-broken", faults("init=999"), "failed", "nvml_failed", ("999",)),
     Day("killed", session_process("KILL"), "failed", "session_lost"),
 )
