@@ -8,16 +8,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fleetmem.controller import errors, gather
+from fleetmem.controller import gather
+from fleetmem.controller.reclaim import signalling
 from fleetmem.controller.reclaim.classify import classify
 from fleetmem.controller.reclaim.rules import rules
 from fleetmem.controller.reclaim.survey import descends_from, heir_like, may_hold
 from fleetmem.controller.reclaim.verdict import (
-    PINNED_AFTER_SECONDS,
     Climbed,
     GpuJudgement,
     judge,
@@ -28,13 +26,9 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fleetmem.controller.envelope import Rung
-    from fleetmem.controller.reclaim.options import ReclaimOptions
+    from fleetmem.controller.reclaim.climb import Climb
     from fleetmem.controller.reclaim.plan import Plan, Target
     from fleetmem.controller.reclaim.survey import Survey
-    from fleetmem.controller.session import Session
-
-Emit = Callable[[dict[str, Any]], None]
-Trail = Callable[[dict[str, Any]], None]
 
 _HEIR_GRACE_SECONDS = 1.0
 _HEIR_SETTLE_SECONDS = 0.5
@@ -44,64 +38,6 @@ _RESTART_SECONDS = 2.0
 _RESTART_AFTER_KILL_SECONDS = 0.8
 """How long after the last signal a live launcher is watched: `sleep 1` is what loops do."""
 _GLANCE_SECONDS = 0.4
-
-
-@dataclass
-class Climb:
-    """One host's climb. ``alive`` and ``used`` are what was last seen."""
-
-    host: str
-    session: Session
-    plan: Plan
-    options: ReclaimOptions
-    survey: Survey
-    epoch: int
-    desk: str
-    trail: Trail
-    emit: Emit
-    rungs: list[Rung] = field(default_factory=list)
-    used: dict[int, int | None] = field(default_factory=dict)
-    alive: set[tuple[int, int]] = field(default_factory=set)
-    killed: set[tuple[int, int]] = field(default_factory=set)
-    stuck: dict[tuple[int, int], str] = field(default_factory=dict)
-    refused: dict[tuple[int, int], str] = field(default_factory=dict)
-    unclear: dict[tuple[int, int], str] = field(default_factory=dict)
-    watching: list[int] = field(default_factory=list)
-    falling: set[int] = field(default_factory=set)
-    last_signal: float = 0.0
-    readings: dict[str, Any] = field(default_factory=dict)
-
-    @property
-    def gpus(self) -> list[int]:
-        """GPUs whose memory must come back."""
-        return [gpu for gpu in self.plan.scope if self.plan.on(gpu)]
-
-    @property
-    def release_seconds(self) -> float:
-        """How long memory may take to come back after the last signal."""
-        if self.options.release_timeout_seconds is not None:
-            return self.options.release_timeout_seconds
-        return max(PINNED_AFTER_SECONDS, 4 * self.plan.expect_seconds)
-
-    @property
-    def settle_seconds(self) -> float:
-        """How long to wait before looking for who else has the memory."""
-        return min(self.release_seconds, 1.0 + 2 * self.plan.expect_seconds)
-
-    def back(self) -> bool:
-        """Whether all targets are gone and every GPU is within its bound.
-
-        A target that was refused is not waited for: it will not be signalled.
-        """
-        return not (self.alive - set(self.refused)) and not self.held_gpus()
-
-    def held_gpus(self) -> list[int]:
-        """GPUs with targets that are still above their bound."""
-        return [gpu for gpu in self.gpus if not self.within(gpu)]
-
-    def within(self, gpu: int) -> bool:
-        used, bound = self.used.get(gpu), self.plan.bounds[gpu].bound_bytes
-        return used is not None and bound is not None and used <= bound
 
 
 async def climb(run: Climb) -> list[GpuJudgement]:
@@ -166,7 +102,7 @@ def _drain(run: Climb) -> str | None:
 async def _term(run: Climb) -> None:
     """TERM once, to the topmost targets; then the grace period."""
     begin, before = time.monotonic(), dict(run.used)
-    sent = await _signal(run, "TERM", topmost(run.plan.first))
+    sent = await signalling.send(run, "TERM", topmost(run.plan.first))
     await _wait(run, run.options.grace_period_seconds, [t.member.key for t in run.plan.first])
     await _settle(run, "term")
     _row(run, "term", _outcome(run), time.monotonic() - begin, sent, before)
@@ -179,7 +115,7 @@ async def _kill(run: Climb) -> None:
     if not left:
         _row(run, "kill", "not_applicable", 0.0, [], why="no target is left that runs")
         return
-    sent = await _signal(run, "KILL", left)
+    sent = await signalling.send(run, "KILL", left)
     limit = max(_KILL_WAIT_SECONDS, 4 * run.plan.expect_seconds)
     await _wait(run, min(run.release_seconds, limit), [t.member.key for t in run.plan.first])
     await _settle(run, "kill")
@@ -199,11 +135,11 @@ async def _heirs(run: Climb) -> None:
         _row(run, "heirs", "not_applicable", time.monotonic() - begin, [], before, why=why)
         return
     keys = [t.member.key for t in heirs]
-    sent = await _signal(run, "TERM", topmost(tuple(heirs)))
+    sent = await signalling.send(run, "TERM", topmost(tuple(heirs)))
     await _wait(run, min(_HEIR_GRACE_SECONDS, run.options.grace_period_seconds), keys)
     left = [t for t in heirs if t.member.key in run.alive]
     if left:
-        sent += await _signal(run, "KILL", left)
+        sent += await signalling.send(run, "KILL", left)
         await _wait(run, _KILL_WAIT_SECONDS, keys)
     await _settle(run, "heirs")
     _row(run, "heirs", _outcome(run), time.monotonic() - begin, sent, before)
@@ -361,84 +297,6 @@ async def _verify(run: Climb) -> list[GpuJudgement]:
         run.emit({"kind": "phase", "host": run.host, "text": "releasing"})
         await asyncio.sleep(0.2)
         await _wait(run, min(left, 5.0), [], memory=True, also=run.watching)
-
-
-# --- signalling ----------------------------------------------------------------------------
-
-
-async def _signal(run: Climb, signal: str, targets: list[Target]) -> list[dict[str, Any]]:
-    """Send *signal* to *targets* that were not sent it before; what was sent."""
-    records = {
-        (r["pid"], r["start_time"]): r
-        for r in run.survey.operations["signals"]
-        if r["signal"] == signal
-    }
-    before = set(records)
-    fresh = [t for t in targets if t.member.key not in before and t.member.key in run.alive]
-    if signal == "KILL":
-        for key in before & {t.member.key for t in targets}:
-            if records[key]["done"]:
-                run.killed.add(key)
-            else:
-                run.unclear[key] = (
-                    f"operation {records[key]['operation']} was about to send it SIGKILL, and "
-                    "nobody saw whether it did; it is not sent again"
-                )
-    if not fresh:
-        run.last_signal = run.last_signal or time.monotonic()
-        return []
-    run.emit({"kind": "phase", "host": run.host, "text": signal.lower()})
-    run.trail(
-        {
-            "action": "signal",
-            "signal": signal,
-            "targets": [[*t.member.key, t.member.name] for t in fresh],
-            "reason": run.options.reason,
-        }
-    )
-    row = await gather.ask(
-        run.session,
-        "signal.send",
-        {
-            "signal": signal,
-            "targets": [_as_target(t) for t in fresh],
-            "operation": run.plan.id,
-            "epoch": run.epoch,
-            "boot_id": run.plan.boot_id,
-            "desk": run.desk,
-            "reason": run.options.reason or "",
-        },
-    )
-    run.last_signal = time.monotonic()
-    if row["reading"] is None:
-        if row["reason"] and row["reason"].startswith(("stale_plan", "no_state_dir")):
-            raise gather.probe_error("signal.send", row)
-        raise errors.OutcomeUnknown(f"signal.send: {row['reason'] or row['outcome']}")
-    sent = []
-    for one in row["reading"]["results"]:
-        key = (one["pid"], one["start_time"])
-        if one["result"] == "sent":
-            sent.append({"pid": one["pid"], "start_time": one["start_time"], "signal": signal})
-        if one["result"] in ("sent", "already") and signal == "KILL":
-            run.killed.add(key)
-        if one["result"] == "gone":
-            run.alive.discard(key)
-        if one["result"] in ("refused", "failed"):
-            run.refused[key] = one["why"] or one["result"]
-    run.trail({"action": "signal_done", "signal": signal, "results": row["reading"]["results"]})
-    return sent
-
-
-def _as_target(target: Target) -> dict[str, Any]:
-    process = target.member.process
-    return {
-        "pid": process["pid"],
-        "start_time": process["start_time"],
-        "uid": process["uid"],
-        "comm": process["comm"],
-        "cgroup": process["cgroup"] or "",
-        "files": bool({"fd", "mapping"} & set(target.member.evidence)),
-    }
 
 
 def _lives(survey: Survey, target: Target) -> bool:

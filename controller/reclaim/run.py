@@ -13,7 +13,8 @@ from fleetmem.controller import errors, gather, gpu_scope, link
 from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.reclaim import baseline
 from fleetmem.controller.reclaim.classify import Classified, classify
-from fleetmem.controller.reclaim.ladder import Climb, climb
+from fleetmem.controller.reclaim.climb import Climb
+from fleetmem.controller.reclaim.ladder import climb
 from fleetmem.controller.reclaim.plan import make_plan
 from fleetmem.controller.reclaim.rules import rules
 from fleetmem.controller.reclaim.section import section

@@ -13,7 +13,8 @@ from fleetmem.agent.shapes import SignalRecord
 from fleetmem.controller import gather
 from fleetmem.controller.reclaim import ladder
 from fleetmem.controller.reclaim.classify import classify
-from fleetmem.controller.reclaim.ladder import Climb, climb
+from fleetmem.controller.reclaim.climb import Climb
+from fleetmem.controller.reclaim.ladder import climb
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.reclaim.plan import make_plan
 from fleetmem.controller.reclaim.rules import rules

@@ -1,0 +1,87 @@
+"""Send a signal to identities of a plan: each once, with the trail written first."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from fleetmem.controller import errors, gather
+
+if TYPE_CHECKING:
+    from fleetmem.controller.reclaim.climb import Climb
+    from fleetmem.controller.reclaim.plan import Target
+
+
+async def send(run: Climb, signal: str, targets: list[Target]) -> list[dict[str, Any]]:
+    """Send *signal* to *targets* that were not sent it before; what was sent."""
+    records = {
+        (r["pid"], r["start_time"]): r
+        for r in run.survey.operations["signals"]
+        if r["signal"] == signal
+    }
+    before = set(records)
+    fresh = [t for t in targets if t.member.key not in before and t.member.key in run.alive]
+    if signal == "KILL":
+        for key in before & {t.member.key for t in targets}:
+            if records[key]["done"]:
+                run.killed.add(key)
+            else:
+                run.unclear[key] = (
+                    f"operation {records[key]['operation']} was about to send it SIGKILL, and "
+                    "nobody saw whether it did; it is not sent again"
+                )
+    if not fresh:
+        run.last_signal = run.last_signal or time.monotonic()
+        return []
+    run.emit({"kind": "phase", "host": run.host, "text": signal.lower()})
+    run.trail(
+        {
+            "action": "signal",
+            "signal": signal,
+            "targets": [[*t.member.key, t.member.name] for t in fresh],
+            "reason": run.options.reason,
+        }
+    )
+    row = await gather.ask(
+        run.session,
+        "signal.send",
+        {
+            "signal": signal,
+            "targets": [_as_target(t) for t in fresh],
+            "operation": run.plan.id,
+            "epoch": run.epoch,
+            "boot_id": run.plan.boot_id,
+            "desk": run.desk,
+            "reason": run.options.reason or "",
+        },
+    )
+    run.last_signal = time.monotonic()
+    if row["reading"] is None:
+        if row["reason"] and row["reason"].startswith(("stale_plan", "no_state_dir")):
+            raise gather.probe_error("signal.send", row)
+        raise errors.OutcomeUnknown(f"signal.send: {row['reason'] or row['outcome']}")
+    sent = []
+    for one in row["reading"]["results"]:
+        key = (one["pid"], one["start_time"])
+        if one["result"] == "sent":
+            sent.append({"pid": one["pid"], "start_time": one["start_time"], "signal": signal})
+        if one["result"] in ("sent", "already") and signal == "KILL":
+            run.killed.add(key)
+        if one["result"] == "gone":
+            run.alive.discard(key)
+        if one["result"] in ("refused", "failed"):
+            run.refused[key] = one["why"] or one["result"]
+    run.trail({"action": "signal_done", "signal": signal, "results": row["reading"]["results"]})
+    return sent
+
+
+def _as_target(target: Target) -> dict[str, Any]:
+    process = target.member.process
+    return {
+        "pid": process["pid"],
+        "start_time": process["start_time"],
+        "uid": process["uid"],
+        "comm": process["comm"],
+        "cgroup": process["cgroup"] or "",
+        "files": bool({"fd", "mapping"} & set(target.member.evidence)),
+    }
