@@ -13,8 +13,9 @@ from benchmarks import measure
 from benchmarks.fanout import ratio
 from fleetmem.controller import gather
 from fleetmem.controller.inventory import Host, load
+from fleetmem.controller.launch import Way
 from fleetmem.controller.payload import payload
-from fleetmem.controller.session import Session, Way
+from fleetmem.controller.session import Session
 from fleetmem.controller.transport import ConnectSettings, connect
 from tests.lab import api
 

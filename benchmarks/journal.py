@@ -18,9 +18,10 @@ from pathlib import Path
 from benchmarks import measure
 from benchmarks.fanout import ratio
 from fleetmem.controller.inventory import Host
+from fleetmem.controller.launch import Way
 from fleetmem.controller.logs import Log, read_log
 from fleetmem.controller.payload import payload
-from fleetmem.controller.session import Session, Way
+from fleetmem.controller.session import Session
 from fleetmem.controller.transport import ConnectSettings, connect
 from tests.lab.image import CACHE
 

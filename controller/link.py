@@ -9,8 +9,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fleetmem.controller.launch import Way
 from fleetmem.controller.payload import payload
-from fleetmem.controller.session import Session, Way
+from fleetmem.controller.session import Session
 from fleetmem.controller.transport import ConnectSettings, connect
 
 if TYPE_CHECKING:

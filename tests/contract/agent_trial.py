@@ -12,8 +12,9 @@ from pathlib import Path
 
 from fleetmem.controller import payload as made
 from fleetmem.controller.inventory import Host
+from fleetmem.controller.launch import Way
 from fleetmem.controller.payload import Payload
-from fleetmem.controller.session import Session, Way
+from fleetmem.controller.session import Session
 from fleetmem.controller.transport import Connection, ConnectSettings, connect
 
 CALLS = '''

@@ -21,7 +21,8 @@ import pytest
 from fleetmem.agent import wire
 from fleetmem.controller import errors
 from fleetmem.controller.inventory import Host
-from fleetmem.controller.session import Session, Way, command_line
+from fleetmem.controller.launch import Way, command_line
+from fleetmem.controller.session import Session
 from tests.contract import agent_trial as trial
 
 

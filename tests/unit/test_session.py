@@ -12,16 +12,15 @@ import pytest
 
 from fleetmem.agent import wire
 from fleetmem.controller import errors
-from fleetmem.controller.payload import payload
-from fleetmem.controller.session import (
-    Session,
+from fleetmem.controller.launch import (
     Way,
-    as_result,
     command_line,
     ended_before_start,
     lost,
     sudo_prompt,
 )
+from fleetmem.controller.payload import payload
+from fleetmem.controller.session import Session, as_result
 from fleetmem.controller.transport import Channel, Connection, Exit
 
 # --- the command line ----------------------------------------------------------------------
