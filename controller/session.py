@@ -255,7 +255,11 @@ class Session:
         if self._goodbye:
             self._fail(errors.SessionLost("the session was closed"))
             return
-        status = await self._channel.wait()
+        try:
+            status = await self._channel.wait()
+        except errors.FleetError as error:  # it never said how it ended
+            self._fail(error)
+            return
         self._fail(lost(status.status, status.signal, self._channel.stderr()))
 
     def _take(self, message: dict[str, Any]) -> None:

@@ -313,3 +313,21 @@ def test_beats_keep_a_session() -> None:
         patch.setattr(wire, "BEAT_SECONDS", 0.02)
         patch.setattr(wire, "LEASE_SECONDS", 0.2)
         over(work)
+
+
+def test_a_session_that_never_says_how_it_ended_ends_its_calls() -> None:
+    """The transport raises where there is neither status nor signal; nobody may wait on."""
+
+    async def cut(session: Session, pipe: Pipe) -> None:
+        async def wait() -> Exit:
+            raise errors.SessionLost("a: the session ended without exit status and signal")
+
+        pipe.wait = wait  # type: ignore[method-assign]
+        call = asyncio.create_task(session.call("host.facts"))
+        await asyncio.sleep(0.01)
+        pipe.up.put_nowait(b"")
+        with pytest.raises(errors.SessionLost):
+            await call
+        assert session.lost
+
+    over(cut)
