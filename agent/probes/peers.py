@@ -222,11 +222,8 @@ def _spaces(owned: Dict[int, _Own]) -> Dict[Optional[int], Sockets]:
     found: Dict[Optional[int], Sockets] = {}
     for pid, own in owned.items():
         if own.sockets:
-            where = str(pid)
+            where = "%d/task/%d" % (pid, own.task)  # its main thread may have ended, or end now
             own.net = namespace(where, "net")
-            if own.net is None:  # its main thread has ended
-                where = "%d/task/%d" % (pid, own.task)
-                own.net = namespace(where, "net")
             if own.net not in found:
                 found[own.net] = Sockets(where, own.net == here)
     return found
@@ -274,6 +271,8 @@ def _judge(
             ports = ranks.serving(ports, space, members | family, everyone.socket_holders)
         ends.ports = sorted(set(ports.values()))
         ends.listening = bool(ports) or any(map(space.listens_for_others, own.sockets))
+        if not ends.listening and not space.complete:
+            ends.listening = None
         for inode in connected:
             closed, others = _socket_end(inode, space, everyone, family)
             peers.update(others)

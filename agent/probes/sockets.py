@@ -57,27 +57,32 @@ class Unix:
 class Sockets:
     """The sockets of one network namespace, by inode."""
 
-    __slots__ = ("listening_ports", "pairs", "tcp_inodes", "unix", "unix_peers_known")
+    __slots__ = ("complete", "listening_ports", "pairs", "tcp_inodes", "unix", "unix_peers_known")
 
     def __init__(self, where: str, inside: bool) -> None:
         """*where*: a process in the namespace, or one of its tasks as ``PID/task/TID``.
 
-        *inside* is true where it is our own.
+        *inside* is true where it is our own. ``complete`` is false where a table could not be
+        read: a socket that is not in it may then listen all the same.
         """
         self.listening_ports: Dict[int, int] = {}
         self.pairs: Dict[int, Pair] = {}
         self.tcp_inodes: Dict[Pair, int] = {}
-        for family in ("tcp", "tcp6"):
-            self._tcp("/proc/%s/net/%s" % (where, family))
+        self.complete = self._tcp("/proc/%s/net/tcp" % where)
+        if sysroot.exists("/proc/%s/net/tcp6" % where):  # not where IPv6 is switched off
+            self.complete = self._tcp("/proc/%s/net/tcp6" % where) and self.complete
         found = _by_diag(where, inside)
         self.unix_peers_known = found is not None
-        self.unix: Dict[int, Unix] = _by_proc(where) if found is None else found
+        known = _by_proc(where) if found is None else found
+        self.complete = self.complete and known is not None
+        self.unix: Dict[int, Unix] = known or {}
 
-    def _tcp(self, name: str) -> None:
+    def _tcp(self, name: str) -> bool:
+        """Take one table; false where it cannot be read."""
         try:
             lines = sysroot.read(name, sysroot.LARGE).split(b"\n")
         except OSError:
-            return
+            return False
         for line in lines[1:]:
             parts = line.split(None, 10)
             if len(parts) < 10:
@@ -90,6 +95,7 @@ class Sockets:
                 inode = int(parts[9])
                 self.pairs[inode] = pair
                 self.tcp_inodes[pair] = inode
+        return True
 
     def tcp_peer(self, inode: int) -> int:
         """Inode of the other end of a connection within this host, 0 where it has none here."""
@@ -127,13 +133,13 @@ def _bare(address: bytes) -> bytes:
     return address[len(MAPPED) :] if address.startswith(MAPPED) else address
 
 
-def _by_proc(where: str) -> Dict[int, Unix]:
-    """Unix sockets without their peers, which /proc does not tell."""
+def _by_proc(where: str) -> Optional[Dict[int, Unix]]:
+    """Unix sockets without their peers, which /proc does not tell; ``None`` where refused."""
     found: Dict[int, Unix] = {}
     try:
         lines = sysroot.read("/proc/%s/net/unix" % where, sysroot.LARGE).split(b"\n")
     except OSError:
-        return found
+        return None
     for line in lines[1:]:
         parts = line.split(None, 7)
         if len(parts) < 7:
