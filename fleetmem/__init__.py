@@ -1,6 +1,6 @@
 """Where did the memory go, on every GPU host at once, and get it back safely, with proof.
 
-The public API is :class:`Fleet` with :class:`FleetSettings` and :class:`ReclaimOptions`;
+The public API is :class:`Fleet`, :class:`FleetSettings` and the options of its methods;
 everything else is an implementation detail.
 """
 
@@ -8,18 +8,32 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from fleetmem.controller.audit import AuditOptions as AuditOptions
     from fleetmem.controller.fleet import Fleet as Fleet
+    from fleetmem.controller.log_lines import LogOptions as LogOptions
     from fleetmem.controller.reclaim.options import ReclaimOptions as ReclaimOptions
     from fleetmem.controller.settings import FleetSettings as FleetSettings
+    from fleetmem.controller.snapshot import SnapshotOptions as SnapshotOptions
 
 __version__ = "0.1.0"
-__all__ = ["Fleet", "FleetSettings", "ReclaimOptions", "__version__"]
-
 _HOMES = {
+    "AuditOptions": "fleetmem.controller.audit",
     "Fleet": "fleetmem.controller.fleet",
     "FleetSettings": "fleetmem.controller.settings",
+    "LogOptions": "fleetmem.controller.log_lines",
     "ReclaimOptions": "fleetmem.controller.reclaim.options",
+    "SnapshotOptions": "fleetmem.controller.snapshot",
 }
+
+__all__ = [
+    "AuditOptions",
+    "Fleet",
+    "FleetSettings",
+    "LogOptions",
+    "ReclaimOptions",
+    "SnapshotOptions",
+    "__version__",
+]
 
 
 def __getattr__(name: str) -> object:

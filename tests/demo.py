@@ -73,8 +73,12 @@ def show(lab: api.Lab, folder: Path) -> int:
     gone = sum(state != "alive" for _, _, state in left)
     say(f"{stuck} of 4 hosts still hold their memory, and {gone} of 4 bystanders were killed.")
 
-    environment = {**os.environ, "XDG_STATE_HOME": str(folder / "state")}
-    base = ["-i", str(lab.inventory), "-H"]
+    environment = {
+        **os.environ,
+        "XDG_STATE_HOME": str(folder / "state"),
+        "FLEETMEM_INVENTORY": str(lab.inventory),
+    }
+    base = ["-H"]
     title("2  fleetmem, all hosts at once: leftovers only, since no scope was named")
     status = fleetmem(["reclaim", *base, "gh200-*", "--yes", "--grace-period", "2s"], environment)
     title(
@@ -107,8 +111,7 @@ def table_row(lab: api.Lab, host: str, kind: str, bystander: int) -> tuple[str, 
 
 def fleetmem(words: list[str], environment: dict[str, str]) -> int:
     """Run the command line as a person would; its status."""
-    shown = ["fleetmem", *(w for w in words if w not in ("-i",) and "inventory" not in w)]
-    say("", "$ " + shlex.join(shown), "")
+    say("", "$ " + shlex.join(["fleetmem", *words]), "")
     return subprocess.run([FLEETMEM, *words], env=environment, check=False).returncode
 
 

@@ -1,1 +1,1 @@
-"""."""
+"""Screens and data formats: pure functions from the envelope to lines."""

@@ -129,7 +129,7 @@ def counts(entries: Sequence[HostEntry]) -> str:
         text = f"{spared} spared, nothing was changed"
     plans = {section["plan"]["id"] for section in sections if section["plan"]}
     if stopped and len(plans) == 1:
-        text += f" · operation {safe(plans.pop())}, in this trail and the host's journal"
+        text += f" · operation {safe(plans.pop())}, in this trail and the host's"
     elif len(entries) == 1 and entries[0]["seconds"] is not None:
         text += f" · {seconds(entries[0]['seconds'])}"
     return text

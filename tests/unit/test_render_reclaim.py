@@ -38,7 +38,7 @@ KILL               8     8/9        1/8        629.8  0.31 s
 heirs              1     9/9        0/8         90.0  0.21 s
 
 ✓ reclaimed   gpu-srv-1: 719.4 GiB on 8 of 8 GPUs in 10.5 s; every GPU at baseline (0 MiB, assumed)
-              9 stopped, 2 spared, 0 unknown · operation 7f3c, in this trail and the host's journal
+              9 stopped, 2 spared, 0 unknown · operation 7f3c, in this trail and the host's
   next        systemctl start sglang-kimi
               fleetmem reclaim -H gpu-srv-1 --gpu 3 --dry-run
 """
