@@ -33,6 +33,7 @@
     │   ├── AgentFailed               agent_failed
     │   ├── ProtocolMismatch          protocol_mismatch
     │   ├── CommandFailed             command_failed
+    │   ├── LogUnreadable             log_unreadable
     │   ├── ProbeFailed               probe_failed
     │   ├── NvmlMissing               nvml_missing
     │   ├── NvmlMismatch              nvml_mismatch
@@ -115,7 +116,7 @@ class InventoryInvalid(UsageError):
     """The inventory, a host file or its settings cannot be used; every mistake is listed."""
 
     code = "inventory_invalid"
-    remedy = "correct the lines named; inventory.example.yaml shows every key"
+    remedy = "correct what is named; inventory.example.yaml shows every key"
 
 
 class NoHostsMatch(UsageError):
@@ -327,6 +328,13 @@ class CommandFailed(HostFailed):
 
     code = "command_failed"
     remedy = "check command: in the inventory"
+
+
+class LogUnreadable(HostFailed):
+    """A saved log cannot be read; the path and the reason are named."""
+
+    code = "log_unreadable"
+    remedy = "check the path and its permissions"
 
 
 class ProbeFailed(HostFailed):

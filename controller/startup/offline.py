@@ -7,6 +7,8 @@ import sys
 from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
+from fleetmem.controller.errors import LogUnreadable
+
 from .group import outliers
 from .judge import judge
 from .model import Startup
@@ -106,7 +108,7 @@ def _failed(name: str, path: str, error: Exception) -> dict[str, Any]:
     return {
         "host": name,
         "outcome": "failed",
-        "error": {"code": "log_unreadable", "message": f"{path}: {reason}", "hint": None},
+        "error": LogUnreadable(f"{path}: {reason}").to_json(),
         "seconds": None,
         "readings": {},
         "startup": [],
