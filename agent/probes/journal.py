@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fleetmem.agent.shapes import JournalInvocation, JournalRead
 
 FIELDS = "MESSAGE,_PID,SYSLOG_IDENTIFIER,PRIORITY"
-OTHERS, MOST_OTHERS = 250, 5000
+OTHERS, MOST_OTHERS = 60, 5000
 """So many entries of older invocations in a row are passed over before the newest one's first
 is taken for read: few once its manager's line was seen."""
 KERNEL_WORDS = (
@@ -168,7 +168,7 @@ class _Read:
                 break
             border = int(entry.get(b"__REALTIME_TIMESTAMP") or 0)
             first = border if first is None else first
-            if unit.manages(entry) or wanted(entry.get(b"MESSAGE", b"")):
+            if unit.tell(entry)[1] or wanted(entry.get(b"MESSAGE", b"")):
                 held.append(entry)
         self.scanned += seen
         last: Optional[int] = border or None
@@ -195,21 +195,20 @@ class _Read:
         newest: Optional[str] = None
         begun = False
         others = 0
-        take = self._take
+        take, tell = self._take_of, unit.tell
         for entry in self.journal.entries(_fields(unit), ["-r", *unit.matches([])]):
             self.scanned += 1
-            found = unit.id_of(entry)
+            found, managed = tell(entry)
+            begun = begun or managed
             if newest is None and found is not None:
                 newest = found
                 self._span(unit, found, 0)
             if found == newest:
                 others = 0
-                begun = begun or unit.manages(entry)
-                if not take(entry, unit):
+                if not take(entry, found, managed):
                     return
                 continue
             others += 1
-            begun = begun or unit.manages(entry)
             if others >= (OTHERS if begun else MOST_OTHERS):
                 return
 
@@ -234,7 +233,11 @@ class _Read:
 
     def _take(self, entry: Fields, unit: Optional[Unit]) -> bool:
         """One entry, newest first; false where a budget is used up."""
-        found = None if unit is None else unit.id_of(entry)
+        found, managed = (None, False) if unit is None else unit.tell(entry)
+        return self._take_of(entry, found, managed)
+
+    def _take_of(self, entry: Fields, found: Optional[str], managed: bool) -> bool:
+        """One entry of the invocation *found*, its manager's own or not."""
         number = None if found is None else self.numbers.get(found)
         stamp = entry.get(b"__REALTIME_TIMESTAMP")
         micro = int(stamp) if stamp else None
@@ -244,7 +247,6 @@ class _Read:
             if span["last_us"] is None:
                 span["last_us"] = micro
             span["entries"] += 1
-        managed = unit is not None and unit.manages(entry)
         kind = MANAGER if managed else OWN
         message = entry.get(b"MESSAGE", b"")
         return bool(self.keep.take(micro, number, entry.get(b"_PID"), entry, kind, message))

@@ -1,7 +1,8 @@
 """The journal's export format, read in any portions, byte-exact.
 
 An entry is lines ``NAME=value`` and ends with an empty line. A value that holds a newline or
-no text comes as ``NAME``, newline, its length as 8 bytes little endian, itself, newline.
+no text comes as ``NAME``, newline, its length as 8 bytes little endian, itself, newline. The
+addresses stand first, ``__CURSOR`` to ``_BOOT_ID``; of those only the time is kept.
 """
 
 from __future__ import annotations
@@ -16,12 +17,16 @@ KEEP_BYTES = 48 * 1024 * 1024
 """journald itself takes no field above this; more without an end is damage."""
 
 
+TIME = b"__REALTIME_TIMESTAMP"
+
+
 class Export:
     """Bytes in, entries out. A field that is repeated keeps all values, a line each."""
 
-    __slots__ = ("_rest", "broken")
+    __slots__ = ("_addresses", "_rest", "broken")
 
     def __init__(self) -> None:
+        self._addresses = 0
         self._rest = b""
         self.broken = False
 
@@ -34,11 +39,17 @@ class Export:
             if end < 0:
                 break
             lines = buffer[at:end].split(b"\n")
+            boot = self._addresses
+            if not boot or len(lines) <= boot or lines[boot][:9] != b"_BOOT_ID=":
+                boot = self._addresses = addresses(lines)
+            rest = lines[boot + 1 :] if boot else lines
             try:
-                entry = dict([line.split(b"=", 1) for line in lines])
+                entry = dict([line.split(b"=", 1) for line in rest])
             except ValueError:  # a field that is no plain text
                 entry = {}
-            if len(entry) == len(lines):
+            if len(entry) == len(rest):
+                if boot:
+                    entry[TIME] = lines[1][len(TIME) + 1 :]
                 at = end + 2
                 yield entry
                 continue
@@ -62,6 +73,18 @@ class Export:
                 self.broken = True
             elif found[0]:
                 yield found[0]
+
+
+def addresses(lines: List[bytes]) -> int:
+    """Where ``_BOOT_ID`` ends an entry's addresses, the time second among them; 0 where not."""
+    if len(lines) < 2 or not lines[1].startswith(TIME + b"="):
+        return 0
+    for number, line in enumerate(lines):
+        if line.startswith(b"_BOOT_ID="):
+            return number
+        if not line.startswith(b"__"):
+            break
+    return 0
 
 
 def slow(buffer: bytes, at: int) -> Optional[Tuple[Fields, int]]:

@@ -136,7 +136,7 @@ def _below(top: str) -> List[str]:
 class Unit:
     """How a unit's own lines and its manager's lines are matched."""
 
-    __slots__ = ("_id_key", "id_field", "manager", "name", "own")
+    __slots__ = ("_id_key", "_known", "id_field", "manager", "name", "own")
 
     def __init__(self, name: str, uid: Optional[int]) -> None:
         self.name = name
@@ -149,10 +149,7 @@ class Unit:
             self.manager = ["_UID=%d" % uid, "USER_UNIT=" + name]
             self.id_field = "USER_INVOCATION_ID"
         self._id_key = self.id_field.encode()
-
-    def manages(self, entry: Fields) -> bool:
-        """Whether the manager itself wrote an entry."""
-        return self._id_key in entry
+        self._known: Dict[bytes, str] = {}
 
     def matches(self, ids: List[str]) -> List[str]:
         """Everything of these invocations, the manager's lines too; of the unit without ids."""
@@ -162,10 +159,18 @@ class Unit:
         manager = [self.id_field + "=" + one for one in ids]
         return [*own, "+", *manager, self.manager[0]]
 
-    def id_of(self, entry: Fields) -> Optional[str]:
-        """The invocation that an entry belongs to."""
-        found = entry.get(self._id_key) or entry.get(b"_SYSTEMD_INVOCATION_ID")
-        return None if found is None else found.decode("ascii", "replace").partition("\n")[0]
+    def tell(self, entry: Fields) -> Tuple[Optional[str], bool]:
+        """The invocation that an entry belongs to; whether its manager wrote the entry."""
+        raw = entry.get(self._id_key)
+        managed = raw is not None
+        if not raw:
+            raw = entry.get(b"_SYSTEMD_INVOCATION_ID")
+            if raw is None:
+                return None, managed
+        known = self._known.get(raw)
+        if known is None:
+            known = self._known[raw] = raw.decode("ascii", "replace").partition("\n")[0]
+        return known, managed
 
 
 def invocations(journal: Journal, unit: Unit, wanted: str, count: int) -> Dict[str, int]:
@@ -187,14 +192,14 @@ def _list(journal: Journal, unit: Unit, need: int) -> List[str]:
     known: List[str] = []
     both = ["-r", "-n", "8", *unit.own, "+", *unit.manager]
     for entry in journal.entries(fields, both):
-        found = unit.id_of(entry)
+        found = unit.tell(entry)[0]
         if found is not None and found not in known:
             known.append(found)
             if need == 1:
                 return known
     if need > len(known):
         for entry in journal.entries(unit.id_field, ["-r", *unit.manager]):
-            found = unit.id_of(entry)
+            found = unit.tell(entry)[0]
             if found is not None and found not in known:
                 known.append(found)
                 if len(known) >= need:
@@ -217,7 +222,7 @@ def _before(journal: Journal, unit: Unit, fields: str, known: List[str]) -> Opti
         return None
     until = "--until=@%d.%06d" % divmod(int(stamp) - 1, 1000000)
     for entry in journal.entries(fields, ["-r", "-n", "8", until, *unit.own]):
-        found = unit.id_of(entry)
+        found = unit.tell(entry)[0]
         if found is not None and found not in known:
             return found
     return None

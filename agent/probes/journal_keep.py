@@ -52,6 +52,7 @@ class Keep:
         self._search: Any = None
         self._words: List[bytes] = []
         self._dull: Dict[bytes, bool] = {}
+        self._name: Tuple[Optional[bytes], Optional[str]] = (None, None)
         self._lead_most = after  # read newest first, so what follows a line comes before it
         self._trail_most = before
         self._lead: List[Row] = []
@@ -128,6 +129,8 @@ class Keep:
             self.full = "bytes"
             return False
         name = entry.get(b"SYSLOG_IDENTIFIER")
+        if name != self._name[0]:
+            self._name = (name, None if name is None else text(name))
         priority = entry.get(b"PRIORITY")
         self.rows += 1
         self.bytes += size
@@ -136,7 +139,7 @@ class Keep:
                 micro,
                 number,
                 int(pid) if pid and pid.isdigit() else None,
-                None if name is None else text(name),
+                self._name[1],
                 int(priority) if priority and priority.isdigit() else None,
                 kind,
                 hit,
