@@ -17,7 +17,7 @@ from fleetmem.controller.memory_shapes import (
     Segment,
     Snapshot,
 )
-from fleetmem.controller.memory_table import closes, table
+from fleetmem.controller.memory_table import closes, managed_on, table
 
 TOLERANCE_BYTES = 64 << 20
 """A place is explained where less than this is unaccounted: the counters are not of one
@@ -35,13 +35,14 @@ def snapshot(readings: Mapping[str, Any], phase: str | None = None) -> Snapshot:
     devices = readings.get("gpu.devices")
     listed = _listed(readings.get("gpu.processes"))
     gpus = [_gpu(gpu, listed.get(gpu["index"])) for gpu in devices["gpus"]] if devices else []
-    nodes = [_node(node, gpus, devices) for node in numa["nodes"]] if numa else []
+    processes = _processes(readings, listed, {gpu["index"]: gpu["uuid"] for gpu in gpus})
+    found = numa["nodes"] if numa else []
+    nodes = [_node(node, gpus, devices, processes, len(found) == 1) for node in found]
     for gpu in gpus:
         node_id = next((n["id"] for n in nodes if n["gpu_uuid"] == gpu["uuid"]), None)
         gpu["same_as"] = None if node_id is None else f"numa:{node_id}"
         if gpu["same_as"]:
             gpu["unaccounted_bytes"] = None
-    processes = _processes(readings, listed, {gpu["index"]: gpu["uuid"] for gpu in gpus})
     cache = readings.get("pagecache.files")
     sees_all = facts is not None and facts["uid"] == 0
     files = [_file(one, sees_all) for one in cache["files"]] if cache else []
@@ -128,13 +129,15 @@ def _gpu(gpu: Any, processes: list[Any] | None) -> Gpu:
     }
 
 
-def _node(node: Any, gpus: Sequence[Gpu], devices: Any) -> NumaNode:
+def _node(
+    node: Any, gpus: Sequence[Gpu], devices: Any, processes: Sequence[Process], alone: bool
+) -> NumaNode:
     """One node as the section has it.
 
-    What NVML's processes hold on a GPU's node is driver memory that the kernel does not
-    count: it is taken out of the kernel's remainder, never added to it. Only what the
-    kernel has not already called driver memory is taken. A node with CPUs stays a CPU's
-    even where a GPU has no other memory (integrated).
+    What NVML's processes hold on a GPU's node, and managed memory of GPUs on any node, is
+    driver memory that the kernel does not count: it is taken out of the kernel's remainder,
+    never added to it. Only what the kernel has not already called driver memory is taken. A
+    node with CPUs stays a CPU's even where a GPU has no other memory (integrated).
     """
     row = cast(NumaNode, {name: node[name] for name in _NODE_FIELDS})
     uuid = row["gpu_uuid"] or _uuid_of(node["id"], devices)
@@ -143,9 +146,11 @@ def _node(node: Any, gpus: Sequence[Gpu], devices: Any) -> NumaNode:
     if uuid is not None:
         row["kind"] = "cpu" if node["cpus"] else "gpu"
     rest = row["unaccounted_bytes"]
-    if gpu is not None and gpu["processes_bytes"] is not None and rest is not None:
+    held = gpu["processes_bytes"] if gpu is not None else None
+    managed = sum(managed_on(process, str(node["id"]), alone) for process in processes)
+    if (held is not None or managed) and rest is not None:
         known = row["device_bytes"] or 0
-        more = max(0, min(gpu["processes_bytes"] - known, rest))
+        more = max(0, min(max(held or 0, managed) - known, rest))
         row["device_bytes"] = known + more
         row["unaccounted_bytes"] = rest - more
     return row
@@ -190,6 +195,7 @@ def _process(row: Any, identity: Any, gpus: dict[str, int | None]) -> Process:
     shared = sizes["anon"] is None
     numa = row["numa"]
     driver = row["driver"]
+    managed = (driver["uvm_resident_bytes"] or None) if driver else None
     return {
         "pid": row["pid"],
         "start_time": row["start_time"],
@@ -201,8 +207,10 @@ def _process(row: Any, identity: Any, gpus: dict[str, int | None]) -> Process:
         "shmem_bytes": row["shmem_bytes"] if shared else sizes["shmem"],
         "swap_bytes": row["swap_bytes"],
         "pinned_bytes": driver["pinned_resident_bytes"] if driver else row["pinned_bytes"],
+        "managed_bytes": managed,
         "shared": shared,
         "anon_by_numa_node": _by_node(numa, "anon_bytes", sizes["anon"]),
+        "managed_by_numa_node": _by_node(numa, "managed_bytes", managed),
         "gpus": gpus,
     }
 
@@ -232,8 +240,10 @@ def _only_listed(pid: int, identity: Any, gpus: dict[str, int | None]) -> Proces
         "shmem_bytes": None,
         "swap_bytes": None,
         "pinned_bytes": identity["pinned_bytes"] if identity else None,
+        "managed_bytes": None,
         "shared": True,
         "anon_by_numa_node": None,
+        "managed_by_numa_node": None,
         "gpus": gpus,
     }
 

@@ -62,7 +62,8 @@ class Process(TypedDict):
     """One process. ``anon_bytes`` and ``shmem_bytes`` are its proportional share where
     ``shared`` is false, its resident size (others may share it) where true.
 
-    ``gpus`` maps a GPU's uuid to what NVML says it holds there.
+    ``gpus`` maps a GPU's uuid to what NVML says it holds there. ``managed_bytes``: pages of
+    managed (unified) GPU memory in the host's nodes now, ``None`` where it has none.
     """
 
     pid: int
@@ -75,8 +76,10 @@ class Process(TypedDict):
     shmem_bytes: int | None
     swap_bytes: int | None
     pinned_bytes: int | None
+    managed_bytes: int | None
     shared: bool
     anon_by_numa_node: dict[str, int] | None
+    managed_by_numa_node: dict[str, int] | None
     gpus: dict[str, int | None]
 
 

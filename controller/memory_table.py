@@ -80,6 +80,7 @@ def table(
             _files(files, place, names, alone),
             _anonymous(processes, place, alone),
             _shared(segments, place, names, alone),
+            _managed(processes, place, alone),
         )
     for gpu in gpus:
         if gpu["same_as"] is None:
@@ -102,16 +103,19 @@ def closes(rows: Iterable[Row], place: str) -> int | None:
 # --- a NUMA node ---------------------------------------------------------------------------
 
 
-def _node(node: NumaNode, files: Owned, anonymous: Owned, shared: Owned) -> list[Row]:
+def _node(
+    node: NumaNode, files: Owned, anonymous: Owned, shared: Owned, managed: Owned
+) -> list[Row]:
     place = f"numa:{node['id']}"
     rows = _part("file", node["file_bytes"], place, files, "meminfo: not traced to a file")
     rows += _part("anon", node["anon_bytes"], place, anonymous, "meminfo: of no process seen")
     rows += _part("shmem", node["shmem_bytes"], place, shared, "meminfo: of no object seen")
+    if node["device_bytes"]:
+        rows += _part("device", node["device_bytes"], place, managed, "nvml", "driver")
     source = {
         "slab": "meminfo: Slab",
         "hugetlb": "huge page pools",
         "kernel": "meminfo: stacks, page tables, per-CPU lists",
-        "device": "nvml",
         "free": "meminfo: MemFree",
         "unaccounted": "the rest of MemTotal",
     }
@@ -119,22 +123,26 @@ def _node(node: NumaNode, files: Owned, anonymous: Owned, shared: Owned) -> list
         "slab": node["slab_bytes"],
         "hugetlb": node["hugetlb_bytes"],
         "kernel": node["kernel_bytes"],
-        "device": node["device_bytes"],
         "free": node["free_bytes"],
         "unaccounted": node["unaccounted_bytes"],
     }
     for backing, size in sizes.items():
-        if size or backing == "unaccounted" or (size is None and backing != "device"):
-            owner = {"slab": "kernel", "kernel": "kernel", "device": "driver"}.get(backing)
+        if size or backing == "unaccounted" or size is None:
+            owner = "kernel" if backing in ("slab", "kernel") else None
             rows.append(_row(backing, owner, place, size, [source[backing]]))
     return rows
 
 
 def _part(
-    backing: Backing, whole: int | None, place: str, owned: Owned, rest_evidence: str
+    backing: Backing,
+    whole: int | None,
+    place: str,
+    owned: Owned,
+    rest_evidence: str,
+    rest_owner: str | None = None,
 ) -> list[Row]:
     """Rows of one part of a node. They add up to *whole*: what no owner explains is a row
-    without one, and owners that explain too much (pages moved meanwhile) are cut, the
+    of *rest_owner*, and owners that explain too much (pages moved meanwhile) are cut, the
     largest first, with a note."""
     if whole is None:
         return [_row(backing, None, place, None, ["not readable"])]
@@ -153,7 +161,7 @@ def _part(
         if size:
             rows.append(_row(backing, owner, place, size, evidence, lifetime))
     if whole > explained:
-        rows.append(_row(backing, None, place, whole - explained, [rest_evidence]))
+        rows.append(_row(backing, rest_owner, place, whole - explained, [rest_evidence]))
     return rows
 
 
@@ -223,6 +231,21 @@ def _anonymous(processes: Sequence[Process], place: str, alone: bool) -> Owned:
         if size:
             pile = owned.setdefault((label(process), "process"), _Pile())
             pile.add(size, f"pid {process['pid']}")
+    return owned
+
+
+def managed_on(process: Process, place: str, alone: bool) -> int:
+    """Bytes of managed GPU memory that *process* has on node *place* now."""
+    return _on(place, process["managed_by_numa_node"], process["managed_bytes"], alone)
+
+
+def _managed(processes: Sequence[Process], place: str, alone: bool) -> Owned:
+    owned: Owned = {}
+    for process in processes:
+        size = managed_on(process, place, alone)
+        if size:
+            pile = owned.setdefault((label(process), "process"), _Pile())
+            pile.add(size, f"managed memory of pid {process['pid']}")
     return owned
 
 

@@ -141,6 +141,8 @@ def numa_maps(pid: int) -> Optional[Dict[str, Any]]:
             elif name == b"file":
                 kind = kind_of(value)
                 backing = "file_bytes" if kind is None else "shmem_bytes"
+                if value.startswith(UVM):
+                    backing = "managed_bytes"
             elif name == b"huge":
                 backing = "hugetlb_bytes"
             elif name[:1] == b"N" and name[1:].isdigit():

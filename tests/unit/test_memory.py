@@ -102,6 +102,51 @@ def test_a_gpu_with_memory_of_its_own_closes() -> None:
     assert gaps(section) == []
 
 
+def managing(mib: int, by_node: dict[str, int] | None) -> dict[str, Any]:
+    """A process with that much managed memory in the host's nodes."""
+    driver = {
+        "map_bytes": 4096 * MIB,
+        "uvm_map_bytes": 4096 * MIB,
+        "uvm_resident_bytes": mib * MIB,
+        "pinned_resident_bytes": 0,
+    }
+    nodes = None
+    if by_node is not None:
+        each = {name: {"managed_bytes": size * MIB} for name, size in by_node.items()}
+        nodes = {"by_numa_node": each, "policies": {}}
+    return process(41, "python3", 0, driver=driver, numa=nodes)
+
+
+def test_managed_memory_in_the_hosts_memory_is_its_process_own() -> None:
+    """It is in no counter of the kernel: taken out of what is left, never added."""
+    nodes = [node(0, "cpu", "0", total=1000, free=300, anon=100)]
+    section = snapshot(readings(nodes, [], [], {}, [managing(512, None)]))
+    assert [
+        (r["owner"], r["bytes"] // MIB, r["lifetime"]) for r in rows(section, backing="device")
+    ] == [("python3 41", 512, "process")]
+    assert section["numa_nodes"][0]["unaccounted_bytes"] == 88 * MIB
+    assert gaps(section) == []
+
+
+def test_managed_memory_of_two_nodes_stands_on_each_and_once_on_the_gpus_own() -> None:
+    """On the GPU's node NVML counts it too: the larger of both, and the process's part by name."""
+    nodes = [
+        node(0, "cpu", "0", total=1000, free=300),
+        node(1, "gpu", "", total=2048, free=1000),
+    ]
+    processes = [managing(600, {"0": 512, "1": 88})]
+    section = snapshot(readings(nodes, [], None, {0: {41: 200}}, processes))
+    assert [
+        (r["location"], r["owner"], r["bytes"] // MIB) for r in rows(section, backing="device")
+    ] == [
+        ("numa:0", "python3 41", 512),
+        ("numa:1", "python3 41", 88),
+        ("numa:1", "driver", 112),
+    ]
+    assert section["numa_nodes"][0]["unaccounted_bytes"] == 188 * MIB
+    assert gaps(section) == []
+
+
 def test_an_unknown_size_on_a_gpu_stays_unknown() -> None:
     own = gpu(numa_node=None)
     found = readings([node(0, "cpu", "0", total=100, free=100)], [], [own])

@@ -101,6 +101,7 @@ def test_the_driver_s_mappings_and_policies(files: Files) -> None:
         "100000 bind:1 anon=3 dirty=3 N0=1 N1=2 kernelpagesize_kB=4\n"
         "200000 default file=/dev/shm/x dirty=5 N1=5 kernelpagesize_kB=64\n"
         "300000 default file=/lib/x mapped=1 N0=1 kernelpagesize_kB=4\n"
+        "380000 default file=/dev/nvidia-uvm mapped=96 N1=96 kernelpagesize_kB=4\n"
         "400000 default file=/anon_hugepage\\040(deleted) huge dirty=1 N1=1"
         " kernelpagesize_kB=2048\n",
     )
@@ -115,11 +116,16 @@ def test_the_driver_s_mappings_and_policies(files: Files) -> None:
     assert found["proportional"]["pss_anon_bytes"] is None
     assert found["numa"]["by_numa_node"] == {
         "0": {"anon_bytes": 4096, "file_bytes": 4096},
-        "1": {"anon_bytes": 8192, "shmem_bytes": 5 * 65536, "hugetlb_bytes": 2 * MIB},
+        "1": {
+            "anon_bytes": 8192,
+            "shmem_bytes": 5 * 65536,
+            "hugetlb_bytes": 2 * MIB,
+            "managed_bytes": 96 * 4096,
+        },
     }
     assert found["numa"]["policies"] == {
         "bind:1": 3 * 4096,
-        "default": 5 * 65536 + 4096 + 2 * MIB,
+        "default": 5 * 65536 + 4096 + 2 * MIB + 96 * 4096,
     }
 
 
