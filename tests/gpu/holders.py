@@ -8,13 +8,16 @@ process that asked is gone, or after ``LIFE_SECONDS``.
 
 A holder's orders (JSON): ``name``, ``gpu``, ``device_mib``, ``pinned_mib``, ``ignore_term``,
 ``title``, ``fork`` (a child that never calls CUDA), ``exports`` and ``imports`` (a name, CUDA
-IPC), ``leader_exits``, ``nccl`` (rank, world, port), ``kind``: cuda, cuinit or nvml.
+IPC), ``leader_exits``, ``nccl`` (rank, world, port), ``registered_mib`` (ordinary memory that
+is pinned afterwards), ``managed_mib`` with ``managed_on`` cpu or gpu (who touches it), ``kind``:
+cuda, cuinit or nvml.
 """
 
 from __future__ import annotations
 
 import ctypes
 import json
+import mmap
 import os
 import signal
 import sys
@@ -199,7 +202,29 @@ class _Holder:
             size = min(left, PINNED_CHUNK_MIB)
             self.kept.append(torch.empty(size << 20, dtype=torch.uint8, pin_memory=True))
             left -= size
+        if spec.get("registered_mib"):
+            self._register(spec["registered_mib"] << 20)
+        if spec.get("managed_mib"):
+            self._manage(spec["managed_mib"] << 20, spec["managed_on"])
         torch.cuda.synchronize(device)
+
+    def _register(self, size: int) -> None:
+        area = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        start = ctypes.addressof(ctypes.c_char.from_buffer(area))
+        ctypes.memset(start, 1, size)
+        _cuda("cuMemHostRegister_v2", ctypes.c_void_p(start), ctypes.c_size_t(size), 0)
+        self.kept.append(area)
+
+    def _manage(self, size: int, who: str) -> None:
+        pointer = ctypes.c_uint64()
+        attach_global = ctypes.c_uint(1)
+        _cuda("cuMemAllocManaged", ctypes.byref(pointer), ctypes.c_size_t(size), attach_global)
+        if who == "cpu":
+            ctypes.memset(pointer.value or 0, 1, size)
+        else:
+            _cuda("cuMemsetD8_v2", pointer, ctypes.c_ubyte(1), ctypes.c_size_t(size))
+        _cuda("cuCtxSynchronize")
+        self.kept.append(pointer)
 
     def _nccl(self, group: dict[str, int], device: Any) -> None:
         import torch  # type: ignore[import-not-found,unused-ignore]

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu import look, ssh_server
+from tests.gpu.memory_rows import Row, memory_rows
 from tests.gpu.product import Product
 from tests.gpu.scenes import scenes
 from tests.gpu.stage import Stage
@@ -43,7 +44,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--out", default="gpu-results", help="where the results go")
     parser.add_argument("--sshd", type=Path, help="folder with sshd and lib/ to use")
-    parser.add_argument("--only", help="rows to run, joined by commas")
+    parser.add_argument("--only", help="rows to run, joined by commas; memory is the first table")
     parser.add_argument("--pinned-gib", type=int, default=48, help="most host memory to pin")
     parser.add_argument("--seconds", type=float, default=520.0, help="for everything")
     parser.add_argument(
@@ -72,7 +73,11 @@ def _work(folder: Path, out: Path, args: argparse.Namespace, began: float) -> in
         poller = look.Poller(handles)
         poller.start()
         bench = Bench(stage, poller, product, out)
-        results = _trials(bench, facts, args, began)
+        idle = bench.begin()
+        totals = [total >> 20 for total in facts["total_bytes"]]
+        wanted = set(args.only.split(",")) if args.only else None
+        memory = memory_rows(bench, totals) if wanted is None or "memory" in wanted else []
+        results = [idle, *_trials(bench, totals, wanted, args, began)]
         observations = observe(bench)
     finally:
         if stage is not None:
@@ -82,16 +87,17 @@ def _work(folder: Path, out: Path, args: argparse.Namespace, began: float) -> in
         servers.stop()
         for log in folder.glob("*.log"):
             (out / log.name).write_bytes(log.read_bytes()[-200_000:])
-    return _tell(out, facts, results, observations, time.monotonic() - began)
+    return _tell(out, facts, (memory, results), observations, time.monotonic() - began)
 
 
 def _trials(
-    bench: Bench, facts: dict[str, Any], args: argparse.Namespace, began: float
+    bench: Bench,
+    totals: list[int],
+    wanted: set[str] | None,
+    args: argparse.Namespace,
+    began: float,
 ) -> list[Result]:
-    idle = bench.begin()
-    results = [idle]
-    totals = [total >> 20 for total in facts["total_bytes"]]
-    wanted = set(args.only.split(",")) if args.only else None
+    results: list[Result] = []
     for scene in scenes(totals, args.pinned_gib, ssh_server.free_port()):
         if wanted is not None and scene.row not in wanted:
             continue
@@ -110,18 +116,27 @@ def _trials(
 
 
 def _tell(
-    out: Path, facts: dict[str, Any], results: list[Result], seen: list[Any], seconds: float
+    out: Path,
+    facts: dict[str, Any],
+    rows: tuple[list[Row], list[Result]],
+    seen: list[Any],
+    seconds: float,
 ) -> int:
+    memory, results = rows
     smi = subprocess.run(["nvidia-smi"], capture_output=True, text=True).stdout
     (out / "nvidia-smi-after.txt").write_text(smi)
     whole = {
         "date": time.strftime("%Y-%m-%d"),
         "machine": facts,
         "seconds": round(seconds, 1),
+        "memory": [row.to_json() for row in memory],
         "results": [row.to_json() for row in results],
         "observations": seen,
     }
     (out / "results.json").write_text(json.dumps(whole, indent=1))
+    print("\nmemory | own row | what places gained, MiB | unaccounted | result")
+    for one in memory:
+        print(one.line())
     print("\n" + Result.header())
     for row in results:
         print(row.line())
@@ -132,10 +147,11 @@ def _tell(
             for name, node in one["files"].items()
         )
         print(f"{one['process']} | {one['listed']} | {nodes}")
-    failed = [row for row in results if row.failures]
-    for row in failed:
-        print(f"FAILED {row.row}: " + "; ".join(row.failures))
-    ran = sum(not row.skipped for row in results)
+    failed = [(row.row, row.failures) for row in results if row.failures]
+    failed += [(one.about, one.failures) for one in memory if one.failures]
+    for name, reasons in failed:
+        print(f"FAILED {name}: " + "; ".join(reasons))
+    ran = sum(not row.skipped for row in [*results, *memory])
     print(f"\n{ran} run, {len(failed)} failed, {seconds:.0f} s")
     return 1 if failed else 0
 

@@ -13,6 +13,7 @@ from tests.gpu import look
 from tests.gpu.product import Product, Signal, seen_seconds, signals
 from tests.gpu.scenes import Scene, Step
 from tests.gpu.stage import Stage
+from tests.gpu.table import columns, section, sums
 
 TOLERANCE_BYTES = 64 << 20
 LATE_SECONDS = 1.0
@@ -174,12 +175,27 @@ def _product(bench: Bench, scene: Scene, result: Result) -> None:
     pids = bench.stage.set_up(scene)
     if scene.aftermath:
         _aftermath(bench, result)
+        _snapshot(bench, result, "before")
     dry = bench.product.reclaim(scene.host, "--dry-run")
     _judge_dry(scene, result, pids, dry)
     for name, expected in scene.leaders.items():
         result.check(look.state(pids[name]) == expected, f"{name} is {look.state(pids[name])}")
     for step in scene.steps:
         _step(bench, scene, step, result, pids)
+    if scene.aftermath:
+        _snapshot(bench, result, "after")
+
+
+def _snapshot(bench: Bench, result: Result, when: str) -> None:
+    """The table of the machine closes on every GPU within 1 %; what each holds is noted."""
+    now = section(bench.product)
+    result.failures += [f"snapshot {when}: {text}" for text in sums(now)]
+    held = {
+        place: size >> 20
+        for (place, backing), size in sorted(columns(now).items())
+        if backing == "device" and place.startswith("gpu")
+    }
+    result.notes.append(f"snapshot {when}: device MiB {held}")
 
 
 def _judge_dry(scene: Scene, result: Result, pids: dict[str, int], dry: dict[str, Any]) -> None:
