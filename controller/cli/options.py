@@ -14,6 +14,7 @@ from fleetmem.controller.cli.values import span
 FANOUT = 64
 TIMEOUT_SECONDS = 60.0
 OUTPUTS = ("table", "json", "jsonl", "csv")
+PICTURE = "svg"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +69,14 @@ def option(*names: str, **settings: Any) -> Callable[[Any], Any]:
     return click.option(*names, cls=Option, **settings)
 
 
-def common(*, hosts: Literal["required", "optional", "named"] | None) -> Callable[[Any], Any]:
+def common(
+    *, hosts: Literal["required", "optional", "named"] | None, picture: bool = False
+) -> Callable[[Any], Any]:
     """Give a command the common options as one :class:`Common`, its first argument.
 
     *hosts* says whether it has ``-H`` and all that belongs to contacting hosts; ``named``
-    is for a command that checks itself whether ``-H`` is needed.
+    is for a command that checks itself whether ``-H`` is needed. *picture*: its answer can be
+    drawn, so ``-o svg`` is there, too.
     """
 
     def decorate(function: Callable[..., int]) -> Any:
@@ -83,7 +87,7 @@ def common(*, hosts: Literal["required", "optional", "named"] | None) -> Callabl
 
         decorated: Any = call
         chosen = [*_host_options(hosts)] if hosts else []
-        for add in reversed([*chosen, *_output_options()]):
+        for add in reversed([*chosen, *_output_options(picture)]):
             decorated = add(decorated)
         return decorated
 
@@ -160,12 +164,12 @@ def _host_options(hosts: str) -> list[Callable[[Any], Any]]:
     ]
 
 
-def _output_options() -> list[Callable[[Any], Any]]:
+def _output_options(picture: bool) -> list[Callable[[Any], Any]]:
     return [
         option(
             "-o",
             "--output",
-            type=click.Choice(OUTPUTS),
+            type=click.Choice([*OUTPUTS, PICTURE] if picture else OUTPUTS),
             default="table",
             show_default=True,
             envvar="FLEETMEM_OUTPUT",

@@ -6,7 +6,8 @@ import click
 
 from fleetmem.controller.cli.options import Command, Common, common, option
 from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.envelope import finish, new_envelope, new_run
+from fleetmem.controller.envelope import Envelope, finish, new_envelope, new_run
+from fleetmem.controller.errors import UsageError
 from fleetmem.controller.history import open_history
 from fleetmem.controller.render.runs import recorded_lines, run_rows, runs_data
 
@@ -40,7 +41,7 @@ def list_runs(common: Common, limit: int) -> int:
 
 @command.command("show", cls=Command, help="One recorded run; the start of its id is enough.")
 @click.argument("run")
-@common(hosts=None)
+@common(hosts=None, picture=True)
 def show_run(common: Common, run: str) -> int:
     """Show a run as its command did; the envelope is the recorded one."""
     screen = Screen(common)
@@ -48,9 +49,25 @@ def show_run(common: Common, run: str) -> int:
         history = open_history(warn=screen.note)
         envelope = history.load(run)
         history.close()
-        screen.lines(recorded_lines(envelope))
-        screen.data(envelope)
+        if screen.picture:
+            screen.drawn(_picture(envelope))
+        else:
+            screen.lines(recorded_lines(envelope))
+            screen.data(envelope)
         screen.close()
     finally:
         screen.discard()
     return 0
+
+
+def _picture(envelope: Envelope) -> str:
+    """The table of a recorded snapshot; UsageError where the run has none."""
+    from fleetmem.controller.render.snapshot_svg import snapshot_svg
+
+    run = envelope["run"]
+    if run["command"] != "snapshot" and not any("snapshot" in row for row in envelope["hosts"]):
+        raise UsageError(
+            f"run {run['id']} ({run['command']}) has no table of memory to draw",
+            "-o svg draws runs of snapshot; fleetmem runs list names them",
+        )
+    return snapshot_svg(envelope)

@@ -14,7 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fleetmem.controller.cli.options import Common
+from fleetmem.controller.cli.options import PICTURE, Common
 from fleetmem.controller.cli.stdout import lose, put
 from fleetmem.controller.envelope import Envelope
 from fleetmem.controller.errors import UsageError
@@ -25,10 +25,12 @@ from fleetmem.controller.render.safe import safe
 
 
 class Screen:
-    """The output of one command. ``table`` says whether people read it."""
+    """The output of one command. ``table`` says whether people read it, ``picture``
+    whether they look at it."""
 
     def __init__(self, common: Common) -> None:
         self.table = common.output == "table"
+        self.picture = common.output == PICTURE
         self._output = common.output
         self._quiet = common.quiet
         self._target = common.to if common.to not in (None, "-") else None
@@ -60,6 +62,10 @@ class Screen:
         """One line beside the answer; ``-q`` silences it."""
         if not self._quiet:
             self._error(safe(text) + "\n")
+
+    def drawn(self, document: str) -> None:
+        """The answer as a picture."""
+        self._write(document)
 
     def data(self, envelope: Envelope) -> None:
         """The answer for programs; nothing where it is for people."""

@@ -16,6 +16,7 @@ from fleetmem.controller.envelope import Envelope
 from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.render.line import WIDTH
 from fleetmem.controller.render.snapshot import host_lines, snapshot_lines
+from fleetmem.controller.render.snapshot_svg import snapshot_svg
 from fleetmem.controller.render.table_rows import table_rows
 from fleetmem.controller.snapshot import SnapshotOptions
 
@@ -47,7 +48,7 @@ def _phase(value: str) -> str:
     help="Files, directories or globs to measure too; repeatable, further paths may follow.",
 )
 @option("--no-files", is_flag=True, place="advanced", help="Leave the page cache out.")
-@common(hosts="required")
+@common(hosts="required", picture=True)
 def command(
     common: Common, more: tuple[str, ...], phase: str | None, files: tuple[str, ...], no_files: bool
 ) -> int:
@@ -94,5 +95,7 @@ def _snapshot(fleet: Any, options: SnapshotOptions, common: Common, screen: Scre
     envelope["run"]["exit_code"] = status
     asked = bool(options.files)
     screen.lines(snapshot_lines(envelope, asked, min(width, WIDTH), places_shown=shown))
+    if screen.picture:
+        screen.drawn(snapshot_svg(envelope))
     screen.rows(envelope, table_rows(envelope, common.output == "csv"))
     return status

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from fleetmem.controller.memory_shapes import Gpu, NumaNode, Snapshot
 from fleetmem.controller.render.line import Line, Span, left, right
 from fleetmem.controller.render.safe import safe
-from fleetmem.controller.render.size import GIB, NONE
+from fleetmem.controller.render.size import GIB, NONE, count
 
 COLUMNS = ("TOTAL", "FREE", "CUDA", "FILE", "ANON", "SHMEM", "KERNEL", "UNACC")
 _PARTS = COLUMNS[1:]
 _WHERE = 19
 _WIDTHS = {"TOTAL": 9, "UNACC": 7}
 _BAR = 15
-_LETTERS = {
+LETTERS = {
     "FILE": ("F", "red"),
     "CUDA": ("C", "blue"),
     "ANON": ("A", "magenta"),
@@ -24,6 +24,7 @@ _LETTERS = {
     "UNACC": ("?", "yellow"),
     "FREE": ("·", "dim"),
 }
+"""The parts of a bar from left to right: letter and style."""
 
 
 @dataclass(frozen=True)
@@ -60,9 +61,17 @@ def places(section: Snapshot) -> list[Place]:
     return rows
 
 
-def empty_nodes(section: Snapshot) -> int:
-    """NUMA nodes without memory, which have no row."""
-    return sum(node["total_bytes"] == 0 for node in section["numa_nodes"])
+def place_notes(section: Snapshot) -> list[str]:
+    """What the table of places does not show: nodes without memory, huge pages."""
+    notes = []
+    hidden = sum(node["total_bytes"] == 0 for node in section["numa_nodes"])
+    if hidden:
+        notes.append(f"{count(hidden, 'NUMA node')} without memory, hidden")
+    huge = [n for n in section["numa_nodes"] if n["hugetlb_bytes"]]
+    if huge:
+        said = ", ".join(f"{(n['hugetlb_bytes'] or 0) / GIB:.1f} on NUMA {n['id']}" for n in huge)
+        notes.append(f"KERNEL has huge pages in it: {said}")
+    return notes
 
 
 def _node(node: NumaNode, name: str) -> Place:
@@ -143,12 +152,17 @@ def _tenths(size: int) -> int:
     return round(size * 10 / GIB)
 
 
+def style(name: str, row: Place) -> str:
+    """How the part *name* of *row* is drawn: file pages are red where a GPU's memory is."""
+    return "dim" if name == "FILE" and row.kind != "gpu" else LETTERS[name][1]
+
+
 def bar_spans(row: Place, cells: int = _BAR) -> list[Span]:
     """*cells* letters in proportion: what lies there first, free last."""
     total = row.total
     if not total:
         return [(" " * cells, "")]
-    order = [name for name in _LETTERS if row.parts.get(name)]
+    order = [name for name in LETTERS if row.parts.get(name)]
     shares = {name: max(0, row.parts[name] or 0) * cells / total for name in order}
     counts = {name: int(share) for name, share in shares.items()}
     spare = cells - sum(counts.values())
@@ -156,10 +170,7 @@ def bar_spans(row: Place, cells: int = _BAR) -> list[Span]:
         counts[name] += 1
     spans = []
     for name in order:
-        letter, style = _LETTERS[name]
-        if name == "FILE" and row.kind != "gpu":
-            style = "dim"
         if counts[name]:
-            spans.append((letter * counts[name], style))
+            spans.append((LETTERS[name][0] * counts[name], style(name, row)))
     missing = cells - sum(counts.values())
     return [*spans, (" " * missing, "")] if missing > 0 else spans

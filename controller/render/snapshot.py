@@ -12,7 +12,7 @@ from fleetmem.controller.memory_shapes import Snapshot
 from fleetmem.controller.render.file_table import file_lines, process_lines, wants_files
 from fleetmem.controller.render.findings import finding_lines, finding_steps
 from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
-from fleetmem.controller.render.places import COLUMNS, Place, empty_nodes, place_lines, places
+from fleetmem.controller.render.places import COLUMNS, Place, place_lines, place_notes, places
 from fleetmem.controller.render.safe import safe
 from fleetmem.controller.render.size import GIB, NONE, count
 
@@ -23,7 +23,7 @@ _WIDE = tuple(name for name in COLUMNS if name != "KERNEL")
 
 def head_lines(entry: HostEntry, section: Snapshot, run: str, width: int = WIDTH) -> list[Line]:
     """Who and what: the host, its GPUs, its pages."""
-    parts = [safe(entry["host"]), _gpus(entry)]
+    parts = [safe(entry["host"]), subject(entry)]
     parts += _facts(entry, section)
     if section["phase"]:
         parts.append(f"phase {safe(section['phase'])}")
@@ -32,7 +32,8 @@ def head_lines(entry: HostEntry, section: Snapshot, run: str, width: int = WIDTH
     return [((piece, "bold"),) for piece in wrap(text, width)]
 
 
-def _gpus(entry: HostEntry) -> str:
+def subject(entry: HostEntry) -> str:
+    """The GPUs of a host and its driver."""
     devices = reading_of(entry, "gpu.devices")
     if not devices:
         reading = entry["readings"].get("gpu.devices")
@@ -60,14 +61,7 @@ def host_lines(entry: HostEntry, section: Snapshot, run: str, width: int = WIDTH
     """The head and the table of places."""
     lines = [*head_lines(entry, section, run, width), ()]
     lines += place_lines(places(section), width)
-    hidden = empty_nodes(section)
-    if hidden:
-        text = f"{count(hidden, 'NUMA node')} without memory, hidden"
-        lines.append(((" " * 22 + text, "dim"),))
-    huge = [n for n in section["numa_nodes"] if n["hugetlb_bytes"]]
-    if huge:
-        said = ", ".join(f"{(n['hugetlb_bytes'] or 0) / GIB:.1f} on NUMA {n['id']}" for n in huge)
-        lines.append(((f"{' ' * 22}KERNEL has huge pages in it: {said}", "dim"),))
+    lines += [((" " * 22 + note, "dim"),) for note in place_notes(section)]
     return lines
 
 
@@ -143,7 +137,7 @@ def _several(envelope: Envelope) -> list[Line]:
 
     for key in sorted(groups, key=rank):
         lines += _group(key, groups[key])
-    lines += _failed(entries)
+    lines += failed_lines(entries)
     if envelope["findings"]:
         lines.append(())
         for one in envelope["findings"]:
@@ -186,7 +180,8 @@ def _range(sizes: Sequence[int | None]) -> str:
     return low if low == high else f"{low}–{high}"
 
 
-def _failed(entries: Sequence[HostEntry]) -> list[Line]:
+def failed_lines(entries: Sequence[HostEntry]) -> list[Line]:
+    """Hosts without a table, by their reason."""
     reasons: dict[str, list[str]] = {}
     for entry in entries:
         if entry["error"] is not None:

@@ -10,6 +10,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree
 
 import pytest
 
@@ -145,6 +146,23 @@ def test_the_formats_hold_the_same_table(desk: Desk) -> None:
     assert {"backing", "owner", "location", "lifetime", "bytes", "evidence"} <= set(
         json.loads(lines[0])
     )
+
+
+def test_the_picture_has_every_place_and_comes_back_from_history(desk: Desk) -> None:
+    """One row a place, the GPU's holder in bytes; ``runs show`` draws the same document."""
+    said = desk.run("snapshot", "-H", "gh200-*", "-o", "svg", "--no-files", "--phase", "drawn")
+    assert said.code == 0
+    titles = [
+        one.text or "" for one in ElementTree.fromstring(said.out).iter() if "title" in one.tag
+    ]
+    assert titles[0].startswith("2 hosts: 2 ok · run ")
+    assert " · phase drawn · " in titles[0]
+    size = f"{1000 * MIB:,}".replace(",", " ")
+    assert f"{HOST}, GPU 0, device: CUDA and drivers 1.0 GiB, {size} bytes" in titles
+    for host in (HOST, "gh200-02"):
+        assert any(title.startswith(f"{host}, CPU 0 DRAM, NUMA 0: free ") for title in titles)
+    run = titles[0].partition(" · run ")[2][:8]
+    assert offline(desk, "runs", "show", run, "-o", "svg").stdout == said.out
 
 
 def test_named_files_are_traced_to_who_maps_them(
