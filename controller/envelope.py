@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Any, Literal, NotRequired, TypedDict, cast
+from typing import Any, Literal, NotRequired, TypedDict, cast, get_args
 
 from fleetmem.controller.memory_shapes import Diff, Snapshot
 
@@ -18,15 +18,7 @@ SCHEMA = "fleetmem/1"
 HostOutcome = Literal[
     "ok", "partial", "failed", "unreachable", "timed_out", "not_attempted", "unknown"
 ]
-HOST_OUTCOMES: tuple[HostOutcome, ...] = (
-    "ok",
-    "partial",
-    "failed",
-    "unreachable",
-    "timed_out",
-    "not_attempted",
-    "unknown",
-)
+HOST_OUTCOMES: tuple[HostOutcome, ...] = get_args(HostOutcome)
 
 Verdict = Literal[
     "unknown",
@@ -45,23 +37,7 @@ Verdict = Literal[
     "reclaimed",
     "nothing_to_do",
 ]
-VERDICTS: tuple[Verdict, ...] = (
-    "unknown",
-    "driver_wedged",
-    "unkillable",
-    "kernel_pinned",
-    "respawned",
-    "held_by",
-    "host_pages",
-    "cannot_attribute",
-    "not_permitted",
-    "protected",
-    "drain_refused",
-    "releasing",
-    "planned",
-    "reclaimed",
-    "nothing_to_do",
-)
+VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """Worst first: a host has the worst verdict of its GPUs."""
 
 

@@ -50,6 +50,8 @@ class Command(click.Command):
         """Two lists: options, then the advanced ones."""
         lists: dict[str, list[tuple[str, str]]] = {"first": [], "usual": [], "advanced": []}
         for parameter in self.get_params(ctx):
+            if isinstance(parameter, click.Argument):
+                continue  # the usage line has it, the text above says what it is
             is_help = "--help" in parameter.opts
             place = "advanced" if is_help else getattr(parameter, "place", "usual")
             record = parameter.get_help_record(ctx)

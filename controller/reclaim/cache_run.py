@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller import envelope as env
@@ -14,6 +15,7 @@ from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.memory_gather import Rows, memory_readings, partial, plain
 from fleetmem.controller.reclaim.cache import CacheEnd, CachePlan, make_plan, outcome
 from fleetmem.controller.reclaim.cache_section import cache_section
+from fleetmem.controller.reclaim.plan import refuse_expired
 from fleetmem.controller.runner import FAILURES, HostEnd, failure_cap, run_hosts
 
 if TYPE_CHECKING:
@@ -168,8 +170,7 @@ class CacheRun:
         plan = seat.plan
         assert plan is not None
         begin = time.monotonic()
-        if time.time() > plan.expires.timestamp():
-            raise errors.StalePlan(f"the plan expired at {plan.expires:%H:%M:%S} UTC")
+        refuse_expired(plan.created, datetime.now(UTC))
         held = await self.linker.open(host, phase)
         try:
             phase("lock")

@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Literal
 
-from fleetmem.controller import gpu_scope
+from fleetmem.controller import errors, gpu_scope
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +23,7 @@ TOLERANCE_BYTES = 64 << 20
 """An idle handle costs a few MiB that no list names (3 MiB measured on an H200)."""
 
 LIFETIME = timedelta(minutes=15)
+SKEW = timedelta(minutes=1)
 TEARDOWN_SECONDS = 0.15
 UNPIN_BYTES_PER_SECOND = 6.5 * (1 << 30)
 RELEASE_BYTES_PER_SECOND = 2000 * (1 << 30)
@@ -139,6 +140,17 @@ def _as_data(member: Member) -> dict[str, Any]:
     data["held"] = {str(gpu): size for gpu, size in member.held.items()}
     data["parts"] = [list(part) for part in member.parts]
     return {key: list(value) if isinstance(value, tuple) else value for key, value in data.items()}
+
+
+def refuse_expired(created: datetime, now: datetime) -> None:
+    """StalePlan where a plan made at *created* is too old at *now*, or of a time still to come:
+    its clock is not this one, so nobody can say how old it is."""
+    if now > created + LIFETIME:
+        raise errors.StalePlan(f"the plan expired at {created + LIFETIME:%H:%M:%S} UTC")
+    if now < created - SKEW:
+        raise errors.StalePlan(
+            f"the plan was made at {created:%Y-%m-%d %H:%M:%S} UTC, which is still to come here"
+        )
 
 
 def make_plan(

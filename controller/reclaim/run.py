@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller import envelope as env
@@ -15,7 +16,7 @@ from fleetmem.controller.reclaim import baseline
 from fleetmem.controller.reclaim.classify import Classified, classify
 from fleetmem.controller.reclaim.climb import Climb
 from fleetmem.controller.reclaim.ladder import climb
-from fleetmem.controller.reclaim.plan import make_plan
+from fleetmem.controller.reclaim.plan import make_plan, refuse_expired
 from fleetmem.controller.reclaim.rules import rules
 from fleetmem.controller.reclaim.section import section
 from fleetmem.controller.reclaim.verdict import (
@@ -251,7 +252,7 @@ class ReclaimRun:
         if seat.link is None or seat.link.session.lost:
             seat.link = await self.linker.open(host, phase)
         session = seat.link.session
-        _refuse_expired(plan)
+        refuse_expired(plan.created, datetime.now(UTC))
         epoch = plan.epoch
         if plan.targets:
             phase("lock")
@@ -382,14 +383,9 @@ class ReclaimRun:
             self.history.close()
 
 
-def _refuse_expired(plan: Plan) -> None:
-    if time.time() > plan.expires.timestamp():
-        raise errors.StalePlan(f"the plan expired at {plan.expires:%H:%M:%S} UTC")
-
-
 def _refuse_stale(plan: Plan, survey: Survey) -> None:
     """StalePlan where the host is no longer the one that the plan was made for."""
-    _refuse_expired(plan)
+    refuse_expired(plan.created, datetime.now(UTC))
     if plan.boot_id != survey.facts["boot_id"]:
         raise errors.StalePlan("the host was rebooted since the plan was made")
     if plan.epoch != survey.operations["epoch"]:

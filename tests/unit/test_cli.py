@@ -417,6 +417,7 @@ def test_help_has_few_options_first(capsys: Capture) -> None:
     for name in ("--fanout", "--timeout", "--fail-on", "--up-to", "--debug", "--canary"):
         assert name in advanced
         assert name not in usual
+    assert "\n  RUN" not in run(capsys, "diff", "--help")[1]  # arguments are no options
 
 
 def test_help_and_mistakes_import_nothing_heavy() -> None:

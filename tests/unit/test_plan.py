@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from fleetmem.controller.errors import UsageError
+from fleetmem.controller.errors import StalePlan, UsageError
 from fleetmem.controller.reclaim.classify import classify
 from fleetmem.controller.reclaim.ladder import topmost
 from fleetmem.controller.reclaim.options import ReclaimOptions
-from fleetmem.controller.reclaim.plan import Plan, expected_seconds, make_plan
+from fleetmem.controller.reclaim.plan import Plan, expected_seconds, make_plan, refuse_expired
 from fleetmem.controller.reclaim.rules import rules
 from fleetmem.controller.reclaim.survey import Survey
 from fleetmem.controller.reclaim.verdict import planned
@@ -313,3 +313,23 @@ def test_term_goes_to_the_topmost_target() -> None:
     )
     made = plan(found, ReclaimOptions(gpu="0"))
     assert [t.member.pid for t in topmost(made.first)] == [50, 53]
+
+
+@pytest.mark.parametrize(
+    ("age", "word"),
+    [
+        (timedelta(minutes=15), None),
+        (timedelta(minutes=15, seconds=1), "expired at 12:15:00 UTC"),
+        (timedelta(seconds=-59), None),
+        (timedelta(seconds=-61), "2026-05-04 12:00:00 UTC, which is still to come"),
+    ],
+)
+def test_a_plan_is_good_for_a_quarter_of_an_hour_by_this_clock(
+    age: timedelta, word: str | None
+) -> None:
+    created = datetime(2026, 5, 4, 12, 0, tzinfo=UTC)
+    if word is None:
+        refuse_expired(created, created + age)
+    else:
+        with pytest.raises(StalePlan, match=word):
+            refuse_expired(created, created + age)
