@@ -830,3 +830,46 @@ class EngineLogs(TypedDict):
     sources: list[LogSource]
     unplaced: list[Unplaced]
     denied: int
+
+
+# --- engine.request ------------------------------------------------------------------------
+
+
+class RequestProcess(TypedDict):
+    """One process of an engine; ``read_bytes`` came from storage for it during the request."""
+
+    pid: int
+    comm: str
+    listens: bool
+    read_bytes: int | None
+
+
+class RequestDisk(TypedDict):
+    """One disk that was read from. ``stacked`` ones lie on others, which count the same bytes."""
+
+    name: str
+    read_bytes: int
+    stacked: bool
+
+
+class EngineRequest(TypedDict):
+    """Reading of ``engine.request``. ``status`` is ``None`` where no answer came: ``problem``.
+
+    ``seconds`` from the connection to the end of the answer (or of the wait). ``read_bytes`` is
+    what all ``processes`` read together, ``disks_read_bytes`` what anybody read from disks that
+    are not stacked.
+    """
+
+    url: str
+    method: Literal["GET", "POST"]
+    model: str | None
+    status: int | None
+    problem: str | None
+    seconds: float
+    body_bytes: int
+    listening: list[int]
+    read_bytes: int | None
+    processes: list[RequestProcess]
+    disks_read_bytes: int | None
+    disks: list[RequestDisk] | None
+    denied: int

@@ -56,6 +56,9 @@ def _codes(entry: HostEntry, plan_only: bool) -> set[int]:
         codes.add(error_exit_code(entry["error"]["code"]))
     if "reclaim" in entry:
         verdict = entry["reclaim"]["verdict"]
+        check = entry["reclaim"].get("cache", {}).get("post_check")
+        if check is not None and not check["answered"]:
+            codes.add(errors.EXIT_NOT_RECOVERED)
         codes.add(VERDICT_CODES[verdict])
         if plan_only and verdict == "planned":
             codes.add(errors.EXIT_PLAN_ONLY)

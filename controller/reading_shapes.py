@@ -13,6 +13,7 @@ SHAPES = {
     "signal.send": "SignalResults",
     "journal.read": "JournalRead",
     "engine.find": "EngineLogs",
+    "engine.request": "EngineRequest",
     "numa.nodes": "NumaNodes",
     "pagecache.files": "PageCacheFiles",
     "processes.memory": "ProcessesMemory",

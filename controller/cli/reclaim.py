@@ -131,6 +131,22 @@ The plan is shown first; nothing is changed before you agree (or gave --yes).
     place="advanced",
     help="Migrate pages to a CPU node, drop them, or what fits.",
 )
+@option(
+    "--post-check",
+    metavar="URL",
+    place="advanced",
+    help="With --cache: have each host ask its engine (http://127.0.0.1:8000/health) afterwards, "
+    "and show what that read from disk again.",
+)
+@option(
+    "--post-check-timeout",
+    "post_check_seconds",
+    type=span,
+    default=60.0,
+    metavar="SPAN",
+    place="advanced",
+    help="How long that may take.  [default: 1m]",
+)
 @click.argument("more", nargs=-1, metavar="")
 @common(hosts="named")
 def command(
@@ -154,6 +170,8 @@ def command(
         raise click.UsageError(f"got an unexpected argument ({more[0]})")
     if options.cache is not None:
         check_options(options, stored=bool(apply or plan_out))
+    elif options.post_check is not None:
+        raise UsageError("--post-check goes with --cache: it shows what dropping pages cost")
     if options.gpu is not None:
         parse_gpus(options.gpu)
     screen = Screen(common)

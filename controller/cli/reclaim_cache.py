@@ -28,9 +28,33 @@ def check_options(options: ReclaimOptions, stored: bool) -> None:
         )
     if stored:
         raise UsageError("plans of --cache are not kept: leave --apply and --plan-out out")
+    if options.post_check is not None:
+        check_url(options.post_check)
     for path in options.cache or ():
         if not path.startswith(("/", "hex:")):
             raise UsageError(f"--cache {path}: a path on the hosts is expected, from / on")
+
+
+def check_url(url: str) -> None:
+    """UsageError unless *url* is http to a loopback address; the agent checks it again."""
+    import ipaddress
+    from urllib.parse import urlsplit
+
+    hint = "write it as the host sees it: http://127.0.0.1:PORT/v1/completions or .../health"
+    try:
+        parts = urlsplit(url)
+        name, port = parts.hostname or "", parts.port
+    except ValueError:
+        raise UsageError(f"--post-check {url}: is no URL", hint) from None
+    if parts.scheme != "http" or parts.username is not None or port == 0:
+        raise UsageError(f"--post-check {url}: an http URL without a user is expected", hint)
+    try:
+        loopback = ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        loopback = name == "localhost"
+    if not loopback:
+        raise UsageError(f"--post-check {url}: each host asks itself only, at a loopback address",
+                         hint)  # fmt: skip
 
 
 def reclaim_cache(fleet: Any, options: ReclaimOptions, common: Common, screen: Screen) -> int:

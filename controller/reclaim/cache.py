@@ -64,6 +64,8 @@ class CachePlan:
     problems: tuple[str, ...]
     nodes: tuple[int, ...] = ()
     """Only pages on these NUMA nodes are meant; empty where paths say what is meant."""
+    post_check: str | None = None
+    """What the host is to ask itself afterwards. It changes nothing, so no hash covers it."""
 
     @property
     def expires(self) -> datetime:
@@ -102,6 +104,7 @@ def make_plan(
     mode: str,
     names: Mapping[int, str],
     now: datetime | None = None,
+    post_check: str | None = None,
 ) -> CachePlan:
     """The plan of one host from plain readings; *names* says who a pid is.
 
@@ -136,6 +139,7 @@ def make_plan(
         spared=tuple(spared),
         problems=tuple(problems),
         nodes=() if paths else tuple(sorted(map(int, gpu_nodes))),
+        post_check=post_check,
     )
 
 

@@ -21,13 +21,14 @@ from fleetmem.controller.runner import FAILURES, HostEnd, failure_cap, run_hosts
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fleetmem.controller.envelope import Envelope, HostEntry, Rung
+    from fleetmem.controller.envelope import Envelope, HostEntry, Reading, Rung
     from fleetmem.controller.history import History
     from fleetmem.controller.inventory import Host
     from fleetmem.controller.reclaim.options import ReclaimOptions
     from fleetmem.controller.settings import Approve, FleetSettings, OnEvent
 
 ACTION = "pagecache.drop"
+POST_CHECK = "engine.request"
 _LOOK = ("host.facts", "host.operations", "gpu.devices", "numa.nodes")
 _AFTER = ("gpu.devices", "numa.nodes")
 _ROWS = 5000
@@ -120,6 +121,8 @@ class CacheRun:
     async def _apply_all(self, hosts: Sequence[Host], left: int | None) -> None:
         first = hosts[: self.options.canary]
         more = _DROP_SECONDS + _SLACK_SECONDS
+        if self.options.post_check is not None:
+            more += self.options.post_check_seconds + _SLACK_SECONDS
         if first:
             await self._over(first, self._apply_host, left, more)
             if any(self.seats[h.name].entry["outcome"] not in ("ok", "partial") for h in first):
@@ -156,7 +159,13 @@ class CacheRun:
         seat.entry["readings"] = rows
         seat.before = rows
         readings = plain(rows)
-        seat.plan = make_plan(readings, paths, self.options.cache_mode, _names(readings))
+        seat.plan = make_plan(
+            readings,
+            paths,
+            self.options.cache_mode,
+            _names(readings),
+            post_check=self.options.post_check,
+        )
         seat.entry["reclaim"] = cache_section(seat.plan, readings, None, None, host.name)
         seat.seconds = time.monotonic() - begin
         if self.history and seat.plan.targets:
@@ -182,6 +191,7 @@ class CacheRun:
             after = {**seat.before, **dict(zip(_AFTER, found, strict=True))}
             with contextlib.suppress(errors.FleetError):
                 await held.session.unlock()
+            checked = await self._post_check(seat, held.session, end, phase)
         except (errors.FleetError, asyncio.CancelledError) as error:
             if not seat.begun or isinstance(error, errors.Refused):
                 raise
@@ -191,11 +201,36 @@ class CacheRun:
             return HostEnd(host.name, "unknown", unknown)
         finally:
             await held.close()
-        self._finish(seat, end, after)
+        self._finish(seat, end, after, checked)
         seat.seconds += time.monotonic() - begin
         if end.unknown:
             return HostEnd(host.name, "unknown", errors.OutcomeUnknown(str(end.reason)))
+        if checked is not None:
+            after = {**after, POST_CHECK: checked}
         return HostEnd(host.name, "partial" if partial(after) else "ok")
+
+    async def _post_check(
+        self, seat: _Seat, session: Any, end: CacheEnd, phase: Any
+    ) -> Reading | None:
+        """Ask the engine on the host once. Whatever comes of it, the rung's end is known."""
+        assert seat.plan is not None
+        url = seat.plan.post_check
+        if url is None or end.reading is None:
+            return None
+        phase("post-check")
+        limit = self.options.post_check_seconds
+        try:
+            row = await gather.ask(
+                session,
+                POST_CHECK,
+                {"url": url, "seconds": limit},
+                timeout_seconds=limit + _SLACK_SECONDS,
+            )
+        except (errors.FleetError, asyncio.CancelledError) as error:
+            why = getattr(error, "message", "interrupted, or over the host's deadline")
+            row = {"outcome": "failed", "reason": why, "reading": None, "seconds": None}
+        seat.entry["readings"][POST_CHECK] = row
+        return row
 
     async def _lock(self, session: Any, plan: CachePlan) -> int:
         """Take the host's lock; the epoch must be the plan's plus this one."""
@@ -259,7 +294,9 @@ class CacheRun:
         )
         return CacheEnd(row["reading"], row["reason"] or row["outcome"], unknown, seconds)
 
-    def _finish(self, seat: _Seat, end: CacheEnd, after: Rows) -> None:
+    def _finish(
+        self, seat: _Seat, end: CacheEnd, after: Rows, checked: Reading | None = None
+    ) -> None:
         plan = seat.plan
         assert plan is not None
         done = end.reading or {}
@@ -273,7 +310,7 @@ class CacheRun:
         }
         before = plain(seat.before)
         seat.entry["reclaim"] = cache_section(
-            plan, before, end, plain(after), seat.host.name, [rung]
+            plan, before, end, plain(after), seat.host.name, [rung], checked
         )
         self.on_event({"kind": "rung", "host": seat.host.name, "rung": rung})
 

@@ -27,8 +27,10 @@ def cache_section(
     after: Mapping[str, Any] | None,
     host: str,
     rungs: Sequence[Rung] = (),
+    checked: Mapping[str, Any] | None = None,
 ) -> Reclaim:
-    """*before* and *after* are plain readings; *end* None while nothing was changed."""
+    """*before* and *after* are plain readings; *end* None while nothing was changed. *checked*
+    is what the post-check's probe answered."""
     word, why = verdict(plan, end)
     numa = _nodes(plan, before, end, after)
     return {
@@ -66,7 +68,26 @@ def cache_section(
             "problems": list(plan.problems),
             "freed_bytes": end.reading["freed_bytes"] if end and end.reading else None,
             "moved_bytes": end.reading["moved_bytes"] if end and end.reading else None,
+            "post_check": None if checked is None else _post_check(plan, checked),
         },
+    }
+
+
+def _post_check(plan: CachePlan, row: Mapping[str, Any]) -> dict[str, Any]:
+    """The request after the rung; ``answered``: with a status that means success."""
+    found = row["reading"] or {}
+    status = found.get("status")
+    problem = found.get("problem") if found else row["reason"] or row["outcome"]
+    return {
+        "url": plan.post_check,
+        "method": found.get("method"),
+        "answered": status is not None and 200 <= status < 300,
+        "status": status,
+        "problem": problem,
+        "seconds": found.get("seconds"),
+        "processes": len(found["processes"]) if found else None,
+        "read_bytes": found.get("read_bytes"),
+        "disks_read_bytes": found.get("disks_read_bytes"),
     }
 
 
@@ -181,6 +202,8 @@ def _next(plan: CachePlan, word: str, host: str) -> list[str]:
     if word == "planned":
         paths = " ".join(shlex.quote(path) for path in plan.paths)
         mode = f" --cache-mode {plan.mode}" if plan.mode != "auto" else ""
+        if plan.post_check is not None:
+            mode += f" --post-check {shlex.quote(plan.post_check)}"
         return [f"fleetmem reclaim {where} --cache{' ' + paths if paths else ''}{mode} --yes"]
     if word == "reclaimed":
         return [f"fleetmem snapshot {where} --phase after-action"]

@@ -23,6 +23,7 @@ class ReclaimOptions:
     0 means no canary. ``override_protected`` names the protected pids that may be touched.
     ``cache`` asks for file pages instead of processes: paths, or none for what lies on
     NUMA nodes of GPUs; ``cache_mode`` auto migrates where a CPU node has room, else drops.
+    ``post_check`` is a loopback URL that each host asks itself after that, once.
     """
 
     gpu: str | None = None
@@ -41,6 +42,8 @@ class ReclaimOptions:
     detailed_exitcode: bool = False
     cache: tuple[str, ...] | None = None
     cache_mode: CacheMode = "auto"
+    post_check: str | None = None
+    post_check_seconds: float = 60.0
 
     @property
     def scoped(self) -> bool:

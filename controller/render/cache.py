@@ -114,6 +114,7 @@ def cache_result_lines(entries: Sequence[HostEntry]) -> list[Line]:
         lines += [((" " * indent + piece, ""),) for piece in rest]
         if len(group) == 1:
             lines += _nodes(group[0], indent)
+        lines += _checks(group, indent)
     return lines + next_lines(entries)
 
 
@@ -161,6 +162,42 @@ def _nodes(entry: HostEntry, indent: int) -> list[Line]:
             )
             lines.append(((f"{' ' * indent}{text} GiB by NVML", "dim"),))
     return lines
+
+
+def _checks(group: Sequence[HostEntry], indent: int) -> list[Line]:
+    """What an engine that was asked afterwards did, equal answers of several hosts folded."""
+    found: dict[tuple[bool, str], list[tuple[str, str]]] = {}
+    for entry in group:
+        check = entry["reclaim"]["cache"].get("post_check") if "reclaim" in entry else None
+        if check is not None:
+            text = _check_text(check)
+            rows = found.setdefault((check["answered"], template(text)), [])
+            rows.append((entry["host"], text))
+    lines: list[Line] = []
+    for (answered, _), rows in sorted(found.items(), key=lambda item: item[0][0]):
+        who = f"{safe(fold_hosts(host for host, _ in rows))}: " if len(group) > 1 else ""
+        texts = list(dict.fromkeys(text for _, text in rows))
+        more = f" (and {len(texts) - 1} alike)" if len(texts) > 1 else ""
+        pieces = wrap(f"post-check {who}{safe(texts[0])}{more}", WIDTH - indent)
+        lines += [((" " * indent + piece, "" if answered else "bad"),) for piece in pieces]
+    return lines
+
+
+def _check_text(check: Mapping[str, Any]) -> str:
+    name = f"{check['method']} {check['url']}" if check["method"] else check["url"]
+    if check["status"] is None:
+        text = f"{name}: {check['problem']}"
+    else:
+        text = f"{name}: {check['status']} in {seconds(check['seconds'])}"
+    if check["processes"] is None:
+        return text
+    disks = check["disks_read_bytes"]
+    whole = f"all disks {_gib(disks)} GiB" if disks is not None else "disks not known"
+    if check["read_bytes"] is None:
+        return f"{text}; what its processes read is not known, {whole}"
+    who = f"its {count(check['processes'], 'process', 'processes')}"
+    size = f"{_gib(check['read_bytes'])} GiB" if check["read_bytes"] else "nothing"
+    return f"{text}; {who} read {size} from disk, {whole}"
 
 
 def describe_cache(entries: Sequence[HostEntry]) -> tuple[str, int]:

@@ -37,6 +37,7 @@ calls = [
     ("pagecache.drop", {"paths": ["/etc/passwd"], "dry_run": 1}),
     ("processes.memory", {"rows": 5, "largest": 5, "numa": 2}),
     ("shm.segments", {}),
+    ("engine.request", {"url": "http://127.0.0.1:1/v1/completions", "seconds": 10.0}),
 ]
 for name, args in calls:
     try:

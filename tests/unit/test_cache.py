@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from fleetmem.controller import envelope as env
 from fleetmem.controller.cli.reclaim_cache import check_options
 from fleetmem.controller.errors import UsageError
+from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.reclaim.cache import CacheEnd, CachePlan, make_plan, outcome, verdict
 from fleetmem.controller.reclaim.cache_section import cache_section
 from fleetmem.controller.reclaim.options import ReclaimOptions
@@ -20,6 +22,8 @@ from fleetmem.controller.render.cache import (
 from fleetmem.controller.render.line import WIDTH, cells, plain
 from fleetmem.controller.render.runs import recorded_lines
 from tests.unit.memory_samples import MIB, cached, readings
+
+GIB = 1 << 30
 
 FILES = [
     cached("/models/a/1.bin", {"1": 500, "0": 100}),
@@ -185,6 +189,77 @@ def entry(host: str, made: CachePlan, end: CacheEnd | None = None) -> Any:
     found = env.new_host(host, "ok")
     found["reclaim"] = cache_section(made, readings(files=FILES), end, None, host)
     return found
+
+
+def asked(**more: Any) -> dict[str, Any]:
+    """What the post-check's probe answered."""
+    reading = {
+        "url": "http://127.0.0.1:8000/health",
+        "method": "GET",
+        "model": None,
+        "status": 200,
+        "problem": None,
+        "seconds": 0.314,
+        "body_bytes": 2,
+        "listening": [9],
+        "read_bytes": 3 * GIB,
+        "processes": [{"pid": 9, "comm": "python3", "listens": True, "read_bytes": 3 * GIB}],
+        "disks_read_bytes": 4 * GIB,
+        "disks": [],
+        "denied": 0,
+        **more,
+    }
+    return {"outcome": "ok", "reason": None, "reading": reading, "seconds": 0.4}
+
+
+REFUSED = {"outcome": "failed", "reason": "the connection ended", "reading": None, "seconds": None}
+GOOD = done([row("/models/a/1.bin", "dropped", 600, 0), row("/models/a/4.bin", "dropped", 40, 0)])
+
+
+def after_check(host: str, answer: dict[str, Any]) -> Any:
+    """A host whose pages are gone and whose engine was asked."""
+    made = replace(plan(), post_check="http://127.0.0.1:8000/health")
+    found = env.new_host(host, "ok")
+    found["reclaim"] = cache_section(made, readings(files=FILES), GOOD, None, host, checked=answer)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        (asked(), 0, "GET http://127.0.0.1:8000/health: 200 in 0.31 s; its 1 process read 3.0 GiB"
+         " from disk, all disks 4.0 GiB"),
+        (asked(read_bytes=0, disks_read_bytes=0), 0,
+         "GET http://127.0.0.1:8000/health: 200 in 0.31 s; its 1 process read nothing from disk,"
+         " all disks 0 GiB"),
+        (asked(status=500), 5, "GET http://127.0.0.1:8000/health: 500 in 0.31 s; its 1 process"
+         " read 3.0 GiB from disk, all disks 4.0 GiB"),
+        (asked(status=None, problem="no answer in time", read_bytes=None, disks_read_bytes=None), 5,
+         "GET http://127.0.0.1:8000/health: no answer in time; what its processes read is not"
+         " known, disks not known"),
+        (REFUSED, 5, "http://127.0.0.1:8000/health: the connection ended"),
+    ],
+)  # fmt: skip
+def test_the_post_check_is_said_and_counts(answer: Any, code: int, said: str) -> None:
+    """A check that failed is the run's status; the verdict about memory stays."""
+    found = after_check("h1", answer)
+    assert found["reclaim"]["verdict"] == "reclaimed"
+    assert found["reclaim"]["cache"]["post_check"]["answered"] is (code == 0)
+    text = " ".join(" ".join(plain(line) for line in cache_result_lines([found])).split())
+    assert f"post-check {said}" in text
+    whole = env.new_envelope(env.new_run("reclaim"), ["h1"], [found])
+    assert exit_code(whole) == code
+
+
+def test_post_checks_of_many_hosts_are_folded_the_failed_ones_first() -> None:
+    hosts = [after_check(f"h{n}", asked(seconds=n / 10)) for n in range(1, 5)]
+    hosts.append(after_check("h5", asked(status=503)))
+    lines = [plain(line).strip() for line in cache_result_lines(hosts)]
+    checks = [line for line in lines if line.startswith("post-check ")]
+    assert checks[0].startswith("post-check h5: GET http://127.0.0.1:8000/health: 503")
+    assert checks[1].startswith("post-check h[1-4]: GET http://127.0.0.1:8000/health: 200 in")
+    assert len(checks) == 2
+    assert any("(and 3 alike)" in line for line in lines)
 
 
 def test_the_screen_of_one_host() -> None:

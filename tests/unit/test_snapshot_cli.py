@@ -27,6 +27,19 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["reclaim", "-H", "localhost", "/models"], "unexpected argument"),
         (["reclaim", "-H", "localhost", "--cache", "models"], "a path on the hosts is expected"),
         (["reclaim", "-H", "localhost", "--cache", "/m", "--gpu", "0"], "takes no --gpu"),
+        (["reclaim", "-H", "localhost", "--post-check", "http://127.0.0.1/"], "goes with --cache"),
+        *(
+            (["reclaim", "-H", "localhost", "--cache", "--post-check", url], said)
+            for url, said in (
+                ("http://10.0.0.1:8000/health", "each host asks itself only"),
+                ("http://gh200-01:8000/health", "each host asks itself only"),
+                ("http://:8000/health", "each host asks itself only"),
+                ("https://127.0.0.1/health", "an http URL without a user"),
+                ("http://a@127.0.0.1/health", "an http URL without a user"),
+                ("http://127.0.0.1:99999/", "is no URL"),
+                ("http://[::1/", "is no URL"),
+            )
+        ),
         (["run", "startup", "-H", "localhost"], "reads engines' logs"),
         (["run", "no-such", "-H", "localhost"], "there is no playbook 'no-such'"),
         (["playbooks", "show", "memroy"], "there is no playbook 'memroy'"),
