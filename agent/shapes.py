@@ -512,13 +512,16 @@ class PathProblem(TypedDict):
 class PageCacheFiles(TypedDict):
     """Reading of ``pagecache.files``, largest residency first.
 
-    ``looked`` files were measured, ``unknown`` of them may not be known to this user.
+    ``small`` counts those without a row; ``unlisted`` are the files of *paths* among them: there
+    were more than ``largest`` with pages in memory. ``looked`` files were measured, ``unknown``
+    of them may not be known to this user.
     ``complete`` is false where a limit ended the search: ``stopped`` says which.
     """
 
     page_size_bytes: int
     files: list[CachedFile]
     small: SmallFiles
+    unlisted: SmallFiles
     looked: int
     unknown: int
     coverage: CacheCoverage

@@ -232,9 +232,11 @@ def walk(path: bytes, least: int) -> Iterator[object]:
     """Measures of all regular files of at least *least* bytes below *path*, in batches.
 
     Other file systems below are left alone; links are not followed. Files without pages
-    have no row unless there is a problem.
+    have no row unless there is a problem. ``None`` shows that it goes on, however many files
+    of a directory have none.
     """
     batch: List[Measure] = []
+    seen = 0
     try:
         device = os.stat(path).st_dev
     except OSError as error:
@@ -244,29 +246,37 @@ def walk(path: bytes, least: int) -> Iterator[object]:
     while stack:
         place = stack.pop()
         try:
-            with os.scandir(place) as found:
-                entries = list(found)
+            with os.scandir(place) as entries:
+                for entry in entries:
+                    seen += 1
+                    if seen % BATCH == 0:
+                        yield batch or None
+                        batch = []
+                    row = _entry(entry, device, least, stack)
+                    if row is not None:
+                        batch.append(row)
         except OSError as error:
             if place == path:
                 yield [bad(path, error.strerror)]
             continue
-        for entry in entries:
-            try:
-                if entry.is_dir(follow_symlinks=False):
-                    if entry.stat(follow_symlinks=False).st_dev == device:
-                        stack.append(entry.path)
-                    continue
-                if not entry.is_file(follow_symlinks=False) or (
-                    least and entry.stat(follow_symlinks=False).st_size < least
-                ):
-                    continue
-            except OSError:
-                continue
-            row = measure(entry.path, follow=False)
-            if row[4] or row[7]:
-                batch.append(row)
-            if len(batch) >= BATCH:
-                yield batch
-                batch = []
         yield None
     yield batch
+
+
+def _entry(
+    entry: os.DirEntry[bytes], device: int, least: int, stack: List[bytes]
+) -> Optional[Measure]:
+    """The measure of a file that has pages or a problem; a directory goes onto *stack*."""
+    try:
+        if entry.is_dir(follow_symlinks=False):
+            if entry.stat(follow_symlinks=False).st_dev == device:
+                stack.append(entry.path)
+            return None
+        if not entry.is_file(follow_symlinks=False) or (
+            least and entry.stat(follow_symlinks=False).st_size < least
+        ):
+            return None
+    except OSError:
+        return None
+    row = measure(entry.path, follow=False)
+    return row if row[4] or row[7] else None

@@ -23,6 +23,8 @@ WORTH_BYTES = 64 << 20
 """A NUMA node with fewer file pages is not searched for."""
 NOT_FILES = (b"/memfd:", b"/SYSV", b"/dev/zero", b"/dev/shm/", b"/anon_hugepage", b"/i915")
 MOST_PROBLEMS = 100
+MOST_FILES = 50_000
+"""So many are kept apart, the largest; at most twice as many are known at a time (some 110 MB)."""
 
 
 class Found:
@@ -47,6 +49,28 @@ class Found:
         return None if self.measure[4] is None else self.measure[4] * pages.PAGE
 
 
+class Rest:
+    """Files that are counted and no longer kept apart. ``named`` of them are of *paths*."""
+
+    __slots__ = ("files", "named", "named_pages", "pages", "unknown")
+
+    def __init__(self) -> None:
+        self.files = self.pages = self.named = self.named_pages = self.unknown = 0
+
+    def take(self, found: Found) -> None:
+        """Count one file."""
+        resident = found.resident
+        if resident is None:
+            self.unknown += 1
+            return
+        count = resident // pages.PAGE
+        self.files += 1
+        self.pages += count
+        if count and "path" in found.sources:
+            self.named += 1
+            self.named_pages += count
+
+
 class Scan:
     """What one call has found so far."""
 
@@ -54,6 +78,7 @@ class Scan:
         self.deadline = time.monotonic() + seconds
         self.mounts = cache_paths.mounts()
         self.files: Dict[Key, Found] = {}
+        self.rest = Rest()
         self.problems: List[PathProblem] = []
         self.stopped: Optional[str] = None
         self.denied = 0
@@ -84,6 +109,8 @@ class Scan:
         def hear(item: Item, value: object, problem: Optional[str]) -> None:
             if problem is not None and (aloud or problem == apart.SILENT):
                 self.trouble(item[1], problem)
+            if len(self.files) > 2 * MOST_FILES:
+                self.prune()
             for row in value or ():  # type: ignore[attr-defined]
                 if row[7] is None or row[7] == cache_scan.NOT_ALLOWED:
                     self.add(row, item[1] if item[0] == "file" else row[0]).sources.add(source)
@@ -100,6 +127,12 @@ class Scan:
         elif found.measure[0].startswith(b"/proc/") or found.measure[0].endswith(mappings.DELETED):
             found.measure = (row[0], *found.measure[1:])
         return found
+
+    def prune(self) -> None:
+        """Keep the largest files, count the others: memory does not grow with a tree."""
+        order = sorted(self.files, key=lambda key: self.files[key].resident or 0)
+        for key in order[:-MOST_FILES]:
+            self.rest.take(self.files.pop(key))
 
     def in_use(self) -> None:
         """Measure what processes map or have open."""
@@ -178,7 +211,9 @@ class Scan:
         """Found over what the kernel counts, now."""
         table = numa.file_bytes()
         by_node = dict.fromkeys(table, 0)
-        total = 0
+        total = self.rest.pages * pages.PAGE
+        if len(by_node) == 1:
+            by_node = dict.fromkeys(by_node, total)
         for found in self.files.values():
             total += found.resident or 0
             for node, count in (found.nodes or {}).items():
@@ -262,12 +297,14 @@ def pagecache_files(
 
 
 def _reading(scan: Scan, coverage: CacheCoverage, largest: int, least_bytes: int) -> PageCacheFiles:
-    unknown = sum(1 for found in scan.files.values() if found.resident is None)
+    rest = scan.rest
+    unknown = rest.unknown + sum(1 for found in scan.files.values() if found.resident is None)
     order = sorted(
         scan.files.items(), key=lambda pair: (-(pair[1].resident or 0), pair[1].measure[0])
     )
     rows: List[CachedFile] = []
-    small_files = small_bytes = 0
+    small_files, small_bytes = rest.files, rest.pages * pages.PAGE
+    more_files, more_bytes = rest.named, rest.named_pages * pages.PAGE
     for key, found in order:
         resident = found.resident
         named = "path" in found.sources
@@ -277,11 +314,15 @@ def _reading(scan: Scan, coverage: CacheCoverage, largest: int, least_bytes: int
         elif resident:
             small_files += 1
             small_bytes += resident
+            if named:
+                more_files += 1
+                more_bytes += resident
     reading: PageCacheFiles = {
         "page_size_bytes": pages.PAGE,
         "files": rows,
         "small": {"files": small_files, "resident_bytes": small_bytes},
-        "looked": len(scan.files),
+        "unlisted": {"files": more_files, "resident_bytes": more_bytes},
+        "looked": len(scan.files) + rest.files + rest.unknown,
         "unknown": unknown,
         "coverage": coverage,
         "complete": scan.stopped is None,

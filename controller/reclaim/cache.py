@@ -64,6 +64,8 @@ class CachePlan:
     problems: tuple[str, ...]
     nodes: tuple[int, ...] = ()
     """Only pages on these NUMA nodes are meant; empty where paths say what is meant."""
+    unlisted: int = 0
+    """Files of the paths that are in memory and for which there was no room in this plan."""
     post_check: str | None = None
     """What the host is to ask itself afterwards. It changes nothing, so no hash covers it."""
 
@@ -128,6 +130,12 @@ def make_plan(
     problems = [f"{row['path']}: {row['problem']}" for row in cache["problems"]]
     if not cache["complete"]:
         problems.append(f"the search ended early: {cache['stopped']}")
+    more = cache["unlisted"]
+    if more["files"]:
+        problems.append(
+            f"{more['files']} more files with {more['resident_bytes']} bytes in memory are not in "
+            "this plan, the largest are: apply it and run it again for the rest"
+        )
     return CachePlan(
         id=secrets.token_hex(4),
         created=now or datetime.now(UTC),
@@ -139,6 +147,7 @@ def make_plan(
         spared=tuple(spared),
         problems=tuple(problems),
         nodes=() if paths else tuple(sorted(map(int, gpu_nodes))),
+        unlisted=more["files"],
         post_check=post_check,
     )
 

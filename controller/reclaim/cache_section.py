@@ -199,7 +199,8 @@ def _gpus(
 
 def _next(plan: CachePlan, word: str, host: str) -> list[str]:
     where = f"-H {shlex.quote(host)}"
-    if word == "planned":
+    again = word == "reclaimed" and plan.unlisted > 0
+    if word == "planned" or again:
         paths = " ".join(shlex.quote(path) for path in plan.paths)
         mode = f" --cache-mode {plan.mode}" if plan.mode != "auto" else ""
         if plan.post_check is not None:

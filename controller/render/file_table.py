@@ -57,6 +57,7 @@ def file_lines(section: Snapshot) -> list[Line]:
     lines += [_row(group, columns) for group in shown]
     if others:
         lines.append(_row(_together(others), columns))
+    lines += _small(section, columns)
     return [*lines, *_untraced(section, columns)]
 
 
@@ -126,6 +127,17 @@ def _left_cut(name: str, width: int) -> str:
 def _size(size: int) -> str:
     """GiB with one decimal; what is there and below that in hundredths."""
     return f"{size / GIB:.2f}" if 0 < size < GIB // 20 else f"{size / GIB:.1f}"
+
+
+def _small(section: Snapshot, columns: Sequence[Sequence[str]]) -> list[Line]:
+    """What was found and has no row of its own: files that are too small, or too many."""
+    small = section["page_cache"]["coverage"].get("small")
+    if not small or not small["files"]:
+        return []
+    nodes = right(NONE, 9) * len(columns)
+    text = f"{left('small files', _NAME)}{right(thousands(small['files']), 7)}"
+    text += f"{right(_size(small['resident_bytes']), 8)}{nodes}{right(NONE, 7)}  {NONE}"
+    return [((text, ""),)]
 
 
 def _untraced(section: Snapshot, columns: Sequence[Sequence[str]]) -> list[Line]:

@@ -230,6 +230,34 @@ def test_the_cache_rung_frees_what_nobody_maps(
     assert again.reclaim(HOST)["verdict"] == "nothing_to_do"
 
 
+def test_more_small_files_than_a_plan_holds(desk: Desk, lab: api.Lab) -> None:
+    """The snapshot counts them all; the plan says how many it leaves for the next one."""
+    make = f"""
+import os
+os.makedirs("{MODELS}/small")
+for number in range(6000):
+    with open("{MODELS}/small/%d" % number, "wb") as file:
+        file.write(b"x")
+os.sync()
+"""
+    done = lab.exec(HOST, "python3", "-c", make)
+    assert done.returncode == 0, done.stderr
+    try:
+        entry = snapshot(desk, "--files", f"{MODELS}/small")
+        reading = entry["readings"]["pagecache.files"]["reading"]
+        rows = [one for one in reading["files"] if one["path"].startswith(f"{MODELS}/small/")]
+        assert 5500 < len(rows) + reading["unlisted"]["files"] <= 6000
+        said = desk.run("reclaim", "-H", HOST, "--cache", f"{MODELS}/small", "--dry-run",
+                        "-o", "json").answer  # fmt: skip
+        section = said.reclaim(HOST)
+        assert 4500 < len(section["cache"]["files"]) <= 5000
+        (problem,) = section["cache"]["problems"]
+        assert 500 < int(problem.split()[0]) <= 1500
+        assert "are not in this plan" in problem
+    finally:
+        lab.exec(HOST, "rm", "-rf", f"{MODELS}/small")
+
+
 def test_a_pattern_and_shared_memory(desk: Desk, lab: api.Lab, shards: dict[str, str]) -> None:
     """A quoted pattern is the host's; a file on tmpfs is never dropped, and that is said."""
     lab.exec(HOST, "sh", "-c", "head -c 4194304 /dev/zero >/dev/shm/kept")

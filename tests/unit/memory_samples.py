@@ -275,6 +275,7 @@ def readings(
             "page_size_bytes": 65536,
             "files": files,
             "small": {"files": 0, "resident_bytes": 0},
+            "unlisted": {"files": 0, "resident_bytes": 0},
             "looked": len(files),
             "unknown": 0,
             "coverage": coverage(files, nodes),

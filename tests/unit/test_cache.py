@@ -95,6 +95,22 @@ def test_without_a_path_it_is_what_lies_on_a_gpus_node() -> None:
     assert made.nodes == (1,)
 
 
+def test_more_files_than_a_plan_holds_are_said_and_come_next() -> None:
+    """What was dropped is not all that was meant, so the next step is the same command."""
+    found = readings(files=FILES[:1])
+    found["pagecache.files"]["unlisted"] = {"files": 94_000, "resident_bytes": 393_150_464}
+    made = make_plan(found, ("/models/a",), "auto", {})
+    assert made.unlisted == 94_000
+    assert made.problems == (
+        "94000 more files with 393150464 bytes in memory are not in this plan, the largest are: "
+        "apply it and run it again for the rest",
+    )
+    section = cache_section(made, found, done([row("/models/a/1.bin", "dropped", 600, 0)]), None,
+                            "h1")  # fmt: skip
+    assert section["verdict"] == "reclaimed"
+    assert section["next"] == ["fleetmem reclaim -H h1 --cache /models/a --yes"]
+
+
 @pytest.mark.parametrize(
     ("more", "why"),
     [

@@ -9,7 +9,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fleetmem.agent.probes import cache_paths, cache_scan
+import pytest
+
+from fleetmem.agent.probes import cache_paths, cache_scan, pagecache
 from tests.unit.cache_ground import MAPS, MIB, PAGE, cached, call, disk, end, holder, near, resident
 
 __all__ = ["disk"]
@@ -108,6 +110,45 @@ def test_many_small_files_are_counted_within_the_limits(disk: Path) -> None:
     assert outcome == "partial"
     assert reading["complete"] is False
     assert reading["stopped"] in str(reason)
+
+
+def test_a_tree_of_any_size_is_known_in_bounded_memory(
+    disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The largest are kept whenever they come; the others are counted, none twice."""
+    monkeypatch.setattr(pagecache, "MOST_FILES", 100)
+    for number in range(2000):
+        (disk / str(number)).write_bytes(b"x")
+    large = cached(disk / "1000-large", 1)
+    kept = []
+    prune = pagecache.Scan.prune
+
+    def spy(self: pagecache.Scan) -> None:
+        kept.append(len(self.files))
+        prune(self)
+
+    monkeypatch.setattr(pagecache.Scan, "prune", spy)
+    reading = scan(disk, largest=10)
+    assert kept
+    assert max(kept) <= 200 + cache_scan.BATCH
+    assert reading["looked"] == 2001
+    assert row(reading, large)["resident_bytes"] == MIB
+    assert len(reading["files"]) == 10
+    rest = {"files": 1991, "resident_bytes": 1991 * PAGE}
+    assert (reading["small"], reading["unlisted"]) == (rest, rest)
+    assert reading["coverage"]["found_bytes"] == MIB + 2000 * PAGE
+    by_node = reading["coverage"]["by_numa_node"]
+    if len(by_node) == 1:
+        assert [node["found_bytes"] for node in by_node.values()] == [MIB + 2000 * PAGE]
+
+
+def test_a_large_directory_of_uncached_files_is_no_silence(disk: Path) -> None:
+    """A sign of life for each batch of entries, also where none of them has a row."""
+    for number in range(3 * cache_scan.BATCH):
+        (disk / str(number)).touch()
+    said = list(cache_scan.walk(os.fsencode(disk), 0))
+    assert said.count(None) >= 3
+    assert [value for value in said if value] == []
 
 
 def test_who_maps_and_who_has_it_open(disk: Path) -> None:

@@ -122,6 +122,13 @@ def test_files_are_folded_by_directory_the_most_on_the_gpu_first() -> None:
     assert lines[-1].startswith("not traced (79.")
 
 
+def test_files_without_a_row_of_their_own_are_counted() -> None:
+    found = story()
+    found["pagecache.files"]["small"] = {"files": 94_106, "resident_bytes": 4 * GIB}
+    lines = text(file_lines(snapshot(found)))
+    assert lines[-2].split() == ["small", "files", "94", "106", "4.0", "–", "–", "–", "–"]
+
+
 def test_without_a_gpu_node_files_are_shown_when_asked_for() -> None:
     nodes = [node(0, "cpu", "0", total=1000, free=100, file=900)]
     section = snapshot(readings(nodes, [cached("/m/a.bin", {"0": 900})], [], {}))
