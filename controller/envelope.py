@@ -79,7 +79,8 @@ class Plan(TypedDict):
 
 
 class GpuVerdict(TypedDict):
-    """One GPU in scope, before and after. Bytes are NVML's used memory."""
+    """One GPU in scope, before and after. Bytes are NVML's used memory, and its free memory
+    where the cache rung asks what capacity came back."""
 
     index: int
     uuid: str
@@ -89,6 +90,8 @@ class GpuVerdict(TypedDict):
     baseline_bytes: int | None
     baseline_source: Literal["recorded", "assumed"] | None
     why: NotRequired[str | None]
+    before_free_bytes: NotRequired[int | None]
+    after_free_bytes: NotRequired[int | None]
 
 
 Target = TypedDict(
@@ -313,3 +316,8 @@ def reading_of(entry: HostEntry, probe: str) -> Any:
     """What *probe* measured on that host; ``None`` where it gave no reading."""
     answer = entry["readings"].get(probe)
     return answer["reading"] if answer else None
+
+
+def absent(probe: str, row: Reading) -> bool:
+    """Whether a host has nothing of the kind that *probe* reads: no GPUs, no control groups."""
+    return probe.startswith(("gpu.", "cgroups.")) and row["outcome"] == "unsupported"

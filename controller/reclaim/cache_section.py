@@ -182,16 +182,19 @@ def _gpus(
     for gpu in then["gpus"] if then else ():
         if gpu["uuid"] not in touched and gpu["numa_node"] not in ids:
             continue
+        seen = later.get(gpu["uuid"])
         rows.append(
             {
                 "index": gpu["index"],
                 "uuid": gpu["uuid"],
                 "verdict": cast("Verdict", word),
                 "before_bytes": gpu["used_bytes"],
-                "after_bytes": later[gpu["uuid"]]["used_bytes"] if gpu["uuid"] in later else None,
+                "after_bytes": seen["used_bytes"] if seen else None,
                 "baseline_bytes": None,
                 "baseline_source": None,
                 "why": why,
+                "before_free_bytes": gpu["free_bytes"],
+                "after_free_bytes": seen["free_bytes"] if seen else None,
             }
         )
     return rows

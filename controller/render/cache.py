@@ -157,10 +157,12 @@ def _nodes(entry: HostEntry, indent: int) -> list[Line]:
         lines.append(((" " * indent + text, "dim"),))
     for gpu in entry["reclaim"]["gpus"] if "reclaim" in entry else ():
         if gpu["after_bytes"] is not None:
-            text = (
-                f"GPU {gpu['index']}: used {gib(gpu['before_bytes'])} → {gib(gpu['after_bytes'])}"
-            )
-            lines.append(((f"{' ' * indent}{text} GiB by NVML", "dim"),))
+            text = f"used {gib(gpu['before_bytes'])} → {gib(gpu['after_bytes'])}"
+            if gpu.get("after_free_bytes") is not None:
+                free = gib(gpu.get("before_free_bytes")), gib(gpu.get("after_free_bytes"))
+                text += f", free {free[0]} → {free[1]}"
+            text = f"GPU {gpu['index']}: {text} GiB by NVML"
+            lines.append(((f"{' ' * indent}{text}", "dim"),))
     return lines
 
 

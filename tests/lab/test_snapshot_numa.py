@@ -148,6 +148,8 @@ def test_the_unmapped_shards_leave_the_gpu_and_the_mapped_one_stays(
     (device,) = done["gpus"]
     fallen = device["before_bytes"] - device["after_bytes"]
     assert fallen > on_hbm - max(waiting, 0) - 4 * MIB  # NVML's free is the node's free
+    assert device["after_free_bytes"] - device["before_free_bytes"] == fallen
+    assert abs(device["after_free_bytes"] - hbm["after_free_bytes"]) < 64 * MIB
 
     after = desk.run("snapshot", "-H", name, "--files", FOLDER, "-o", "json").answer
     left = paths(after.host(name)["snapshot"])

@@ -177,6 +177,7 @@ def test_the_section_has_nodes_and_the_gpu_before_and_after() -> None:
     before, after = readings(files=FILES), readings(files=[])
     after["numa.nodes"]["nodes"][1]["free_bytes"] += 500 * MIB
     after["gpu.devices"]["gpus"][0]["used_bytes"] -= 500 * MIB
+    after["gpu.devices"]["gpus"][0]["free_bytes"] += 500 * MIB
     end = done(
         [row("/models/a/1.bin", "dropped", 600, 0), row("/models/a/4.bin", "dropped", 40, 0)]
     )
@@ -186,7 +187,13 @@ def test_the_section_has_nodes_and_the_gpu_before_and_after() -> None:
     assert hbm["planned_bytes"] == 500 * MIB
     gpu = section["gpus"][0]
     assert gpu["before_bytes"] - gpu["after_bytes"] == 500 * MIB  # type: ignore[operator]
+    assert (gpu["before_free_bytes"], gpu["after_free_bytes"]) == (900 * MIB, 1400 * MIB)
     assert gpu["verdict"] == "reclaimed"
+    found = env.new_host("h1", "ok")
+    found["reclaim"] = section
+    lines = [plain(line).strip() for line in cache_result_lines([found])]
+    assert "GPU 0: used 1.1 → 0.6, free 0.9 → 1.4 GiB by NVML" in lines
+    assert any(line.startswith("NUMA 1: free 0.9 → 1.4 GiB") for line in lines)
     assert section["targets"] == []
     assert section["cache"]["freed_bytes"] == 640 * MIB
     assert [one["result"] for one in section["cache"]["files"]] == ["dropped", "dropped"]
