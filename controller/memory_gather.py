@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller import gather
+from fleetmem.controller.envelope import absent
 
 if TYPE_CHECKING:
     from fleetmem.controller.envelope import Reading
@@ -19,6 +20,7 @@ NODES = (
     "numa.nodes",
     "processes.memory",
     "shm.segments",
+    "cgroups.memory",
 )
 """What the table of places needs: one round trip, some tenths of a second."""
 
@@ -89,10 +91,7 @@ def plain(rows: Mapping[str, Reading]) -> dict[str, Any]:
 
 
 def partial(rows: Mapping[str, Reading]) -> list[str]:
-    """Why a host is only partly read. A host without GPUs is not: it has none to read."""
-    kept = {
-        name: row
-        for name, row in rows.items()
-        if not (name.startswith("gpu.") and row["outcome"] == "unsupported")
-    }
-    return gather.partial_reasons(kept)
+    """Why a host is only partly read. One that has nothing to read is not."""
+    return gather.partial_reasons(
+        {name: row for name, row in rows.items() if not absent(name, row)}
+    )

@@ -97,6 +97,22 @@ class SegmentView(TypedDict):
     count: int
 
 
+class CgroupView(TypedDict):
+    """One control group. ``limit_bytes``: the lower of its max and high; ``kept_bytes``: what it
+    has without file cache, which makes room by itself. ``oom_kills``: since the group was made,
+    without those of the groups below it that are listed."""
+
+    path: str
+    current_bytes: int
+    limit_bytes: int | None
+    kept_bytes: int | None
+    file_bytes: int | None
+    current_percent: float | None
+    kept_percent: float | None
+    oom_kills: int | None
+    processes: int | None
+
+
 class RowView(TypedDict):
     """One row of the table."""
 
@@ -276,6 +292,45 @@ def _segments(readings: Mapping[str, Any], _section: Snapshot) -> Rows:
     ]
 
 
+def _cgroups(readings: Mapping[str, Any], _section: Snapshot) -> Rows:
+    reading = readings["cgroups.memory"]
+    groups = reading["cgroups"]
+    kills = {one["path"]: one["events"].get("oom_kill") for one in groups}
+    own = dict(kills)
+    if reading["version"] == 2:  # a group counts what happens below it, too
+        for path, count in kills.items():
+            above = _above(path, kills)
+            if count is not None and above is not None and own[above] is not None:
+                own[above] -= count
+    rows = []
+    for one in groups:
+        limits = [size for size in (one["max_bytes"], one["high_bytes"]) if size is not None]
+        limit = min(limits, default=None)
+        cache, now = one["file_bytes"], one["current_bytes"]
+        kept = None if cache is None else max(0, now - cache)
+        count = own[one["path"]]
+        row = {name: one.get(name) for name in CgroupView.__annotations__}
+        row["limit_bytes"], row["kept_bytes"] = limit, kept
+        row["current_percent"] = _percent(now, limit)
+        row["kept_percent"] = _percent(kept, limit)
+        row["oom_kills"] = None if count is None else max(0, count)
+        rows.append(row)
+    return rows
+
+
+def _above(path: str, groups: Mapping[str, Any]) -> str | None:
+    """The nearest group above *path* that is among *groups*."""
+    while path not in ("", "/"):
+        path = os.path.dirname(path)
+        if path in groups:
+            return path
+    return None
+
+
+def _percent(part: int | None, whole: int | None) -> float | None:
+    return round(100 * part / whole, 1) if part is not None and whole else None
+
+
 def _table(_readings: Mapping[str, Any], section: Snapshot) -> Rows:
     return [{name: row.get(name) for name in RowView.__annotations__} for row in section["table"]]
 
@@ -288,6 +343,7 @@ VIEWS: dict[str, View] = {
         ("processes.memory",), ProcessView, ("pid",), "{name} {pid}", _processes
     ),
     "shm.segments": View(("shm.segments",), SegmentView, ("kind", "name"), "{name}", _segments),
+    "cgroups.memory": View(("cgroups.memory",), CgroupView, ("path",), "{path}", _cgroups),
     "memory.table": View(
         ("numa.nodes",),
         RowView,

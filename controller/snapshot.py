@@ -29,8 +29,11 @@ if TYPE_CHECKING:
 PLAYBOOKS = ("hbm-page-cache", "memory")
 """What judges every snapshot."""
 
-_NUMA_MAPS = 8
+NUMA_MAPS = 8
 """So many of the largest processes say on which NUMA nodes their pages are."""
+
+_LARGEST = 32
+"""So many tell their proportional sizes."""
 
 _FILES = 500
 _SCAN_SECONDS = 30.0
@@ -43,11 +46,13 @@ class SnapshotOptions:
     """``phase`` names the moment; ``files`` are paths to measure besides those found.
 
     ``scan_files`` false leaves the page cache out: places only, in tenths of a second.
+    ``numa_maps`` of the largest processes say on which NUMA nodes their pages are.
     """
 
     phase: str | None = None
     files: tuple[str, ...] = ()
     scan_files: bool = True
+    numa_maps: int = NUMA_MAPS
 
 
 @dataclass
@@ -212,7 +217,8 @@ async def snapshot(
     from fleetmem.controller.playbook import load
 
     calls: dict[str, dict[str, Any]] = {name: {} for name in NODES}
-    calls["processes.memory"] = {"numa": _NUMA_MAPS}
+    most = max(_LARGEST, options.numa_maps)
+    calls["processes.memory"] = {"numa": options.numa_maps, "largest": most}
     if options.scan_files:
         budget = min(_SCAN_SECONDS, settings.host_timeout_seconds / 2)
         calls[FILES] = {"paths": list(options.files), "largest": _FILES, "seconds": budget}

@@ -18,7 +18,7 @@ from fleetmem.controller.render.line import WIDTH
 from fleetmem.controller.render.snapshot import host_lines, snapshot_lines
 from fleetmem.controller.render.snapshot_svg import snapshot_svg
 from fleetmem.controller.render.table_rows import table_rows
-from fleetmem.controller.snapshot import SnapshotOptions
+from fleetmem.controller.snapshot import NUMA_MAPS, SnapshotOptions
 
 _ABOUT = """Show every byte of host and GPU memory by backing, owner, place and lifetime.
 
@@ -48,9 +48,23 @@ def _phase(value: str) -> str:
     help="Files, directories or globs to measure too; repeatable, further paths may follow.",
 )
 @option("--no-files", is_flag=True, place="advanced", help="Leave the page cache out.")
+@option(
+    "--numa-maps",
+    type=click.IntRange(0, 200),
+    default=NUMA_MAPS,
+    show_default=True,
+    metavar="N",
+    place="advanced",
+    help="Read on which NUMA nodes the pages of the N largest processes lie.",
+)
 @common(hosts="required", picture=True)
 def command(
-    common: Common, more: tuple[str, ...], phase: str | None, files: tuple[str, ...], no_files: bool
+    common: Common,
+    more: tuple[str, ...],
+    phase: str | None,
+    files: tuple[str, ...],
+    no_files: bool,
+    numa_maps: int,
 ) -> int:
     """Parse, run, show; the process status."""
     paths = tuple(dict.fromkeys([*files, *more]))
@@ -58,7 +72,9 @@ def command(
         raise click.UsageError(f"{more[0]!r}: write --files before paths")
     if paths and no_files:
         raise click.UsageError("--files and --no-files exclude each other")
-    options = SnapshotOptions(phase=phase, files=paths, scan_files=not no_files)
+    options = SnapshotOptions(
+        phase=phase, files=paths, scan_files=not no_files, numa_maps=numa_maps
+    )
     screen = Screen(common)
     try:
         fleet = engine.load_fleet(common)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from typing import Any
 
 from fleetmem.controller.aggregate import fold_hosts, fold_names
-from fleetmem.controller.envelope import Envelope, HostEntry, reading_of
+from fleetmem.controller.envelope import Envelope, HostEntry, absent, reading_of
 from fleetmem.controller.memory_shapes import Snapshot
 from fleetmem.controller.render.file_table import file_lines, process_lines, wants_files
 from fleetmem.controller.render.findings import finding_lines, finding_steps
@@ -83,16 +82,11 @@ def below_lines(envelope: Envelope, entry: HostEntry, section: Snapshot, asked: 
 def _unread(entry: HostEntry) -> list[Line]:
     lines: list[Line] = []
     for name, reading in entry["readings"].items():
-        if reading["outcome"] == "ok" or _plain_absence(name, reading):
+        if reading["outcome"] == "ok" or absent(name, reading):
             continue
         text = f"{name} {reading['outcome']}: {reading['reason'] or 'no reason given'}"
         lines += [((piece, "warn"),) for piece in wrap(safe(text), WIDTH)]
     return lines
-
-
-def _plain_absence(name: str, reading: Any) -> bool:
-    """A host without GPUs has no GPU readings; the head says so."""
-    return name.startswith("gpu.") and reading["outcome"] == "unsupported"
 
 
 # --- several hosts -------------------------------------------------------------------------

@@ -134,6 +134,19 @@ def test_the_table_closes_and_agrees_with_what_others_count(lab: api.Lab, desk: 
     assert 0 <= gpu["unaccounted_bytes"] <= 64 * MIB  # idle handles
 
 
+@pytest.mark.skipif(
+    not Path("/proc/self/numa_maps").exists(), reason="NOT TESTED: this kernel has no numa_maps"
+)
+@pytest.mark.parametrize("most", [0, 3])
+def test_numa_maps_of_as_many_as_asked_for(desk: Desk, most: int) -> None:
+    entry = snapshot(desk, "--no-files", "--numa-maps", str(most))
+    rows = entry["readings"]["processes.memory"]["reading"]["processes"]
+    assert len(rows) > 3
+    read = {at for at, row in enumerate(rows) if row["numa"] is not None}
+    assert read <= set(range(most))
+    assert (0 in read) is (most > 0)  # of the others one may have ended meanwhile
+
+
 def test_the_formats_hold_the_same_table(desk: Desk) -> None:
     """csv and JSON lines have one row a row of the table, in numbers that add up."""
     out = desk.run("snapshot", "-H", HOST, "-o", "csv", "--no-files").out

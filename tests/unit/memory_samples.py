@@ -162,6 +162,33 @@ def segment(path: str, mib: int, **more: Any) -> dict[str, Any]:
     }
 
 
+def group(path: str, current: int, **more: Any) -> dict[str, Any]:
+    """A control group with *current* MiB, none of it file cache, and no limit."""
+    return {
+        "path": path,
+        "current_bytes": current * MIB,
+        "max_bytes": None,
+        "high_bytes": None,
+        "swap_bytes": 0,
+        "anon_bytes": current * MIB,
+        "file_bytes": 0,
+        "shmem_bytes": 0,
+        "kernel_bytes": 0,
+        "slab_bytes": 0,
+        "dirty_bytes": 0,
+        "writeback_bytes": 0,
+        "by_numa_node": None,
+        "events": {"oom_kill": 0},
+        "processes": 1,
+        **more,
+    }
+
+
+def groups(*rows: dict[str, Any], version: int = 2) -> dict[str, Any]:
+    """A reading of ``cgroups.memory``."""
+    return {"version": version, "cgroups": list(rows), "seen": len(rows), "complete": True}
+
+
 def coverage(files: list[dict[str, Any]], nodes: list[dict[str, Any]]) -> dict[str, Any]:
     """What *files* explain of the file pages of *nodes*."""
     by_node = {}

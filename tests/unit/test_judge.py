@@ -9,7 +9,17 @@ import pytest
 from fleetmem.controller import playbook
 from fleetmem.controller.judge import Case, judge, worst
 from fleetmem.controller.memory_views import Look
-from tests.unit.memory_samples import MIB, cached, gpu, node, process, readings, segment
+from tests.unit.memory_samples import (
+    MIB,
+    cached,
+    gpu,
+    group,
+    groups,
+    node,
+    process,
+    readings,
+    segment,
+)
 
 SHIPPED = ("hbm-page-cache", "memory")
 
@@ -262,3 +272,60 @@ def test_a_path_from_a_host_cannot_become_a_command(shipped: list[playbook.Playb
     found = judge(shipped, [case(readings(nodes_of(5000), files))])
     one = next(row for row in found if row["rule"] == "hbm-page-cache/file-pages-on-gpu")
     assert one["next"] == ["fleetmem reclaim -H h1 --cache '/models/$(reboot);x' --dry-run"]
+
+
+# --- control groups ------------------------------------------------------------------------
+
+
+def of_groups(shipped: list[playbook.Playbook], *rows: Any, version: int = 2) -> list[Any]:
+    found = {**readings(), "cgroups.memory": groups(*rows, version=version)}
+    return [one for one in judge(shipped, [case(found)]) if "/group-" in one["rule"]]
+
+
+@pytest.mark.parametrize(
+    ("more", "rule"),
+    [
+        ({"max_bytes": 1000 * MIB}, "memory/group-near-limit"),
+        ({"max_bytes": 1001 * MIB}, None),
+        ({"max_bytes": None}, None),
+        ({"max_bytes": 5000 * MIB, "high_bytes": 950 * MIB}, "memory/group-near-limit"),
+        ({"max_bytes": 950 * MIB, "file_bytes": 45 * MIB}, "memory/group-near-limit"),
+        ({"max_bytes": 950 * MIB, "file_bytes": 800 * MIB}, "memory/group-full-of-cache"),
+        ({"max_bytes": 950 * MIB, "file_bytes": None}, None),
+        ({"max_bytes": 0}, None),
+    ],
+)
+def test_a_group_near_its_limit(
+    shipped: list[playbook.Playbook], more: dict[str, Any], rule: str | None
+) -> None:
+    """From 90 % on; file cache makes room by itself, so it is told apart."""
+    found = of_groups(shipped, group("/engine.service", 900, **more))
+    assert [one["rule"] for one in found] == ([] if rule is None else [rule])
+
+
+def test_what_is_said_of_a_group(shipped: list[playbook.Playbook]) -> None:
+    one = group("/a.slice/vllm.service", 62_000, max_bytes=64_000 * MIB, file_bytes=1000 * MIB)
+    (found,) = of_groups(shipped, one)
+    assert (found["subject"], found["severity"]) == ("/a.slice/vllm.service", "warn")
+    assert found["evidence"]["say"] == (
+        "/a.slice/vllm.service has 60.5 GiB of 62.5 GiB allowed, 59.6 GiB without file cache"
+    )
+
+
+def test_a_kill_is_told_of_the_group_it_happened_in(shipped: list[playbook.Playbook]) -> None:
+    """Version 2 counts it in every group above, too; version 1 does not."""
+    rows = [
+        group("/kubepods", 90, events={"oom_kill": 5}),
+        group("/kubepods/pod1", 80, events={"oom_kill": 3}),
+        group("/kubepods/pod1/engine", 70, events={"oom_kill": 3}),
+        group("/kubepods/pod2", 60, events={}),
+        group("/kubepods/pod3/x", 50, events={"oom_kill": 1}),
+    ]
+    said = {one["subject"]: one["evidence"]["oom_kills"] for one in of_groups(shipped, *rows)}
+    assert said == {"/kubepods/pod1/engine": 3, "/kubepods/pod3/x": 1, "/kubepods": 1}
+    said = {
+        one["subject"]: one["evidence"]["oom_kills"] for one in of_groups(shipped, *rows, version=1)
+    }
+    assert said == {
+        "/kubepods": 5, "/kubepods/pod1": 3, "/kubepods/pod1/engine": 3, "/kubepods/pod3/x": 1,
+    }  # fmt: skip

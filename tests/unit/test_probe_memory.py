@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +16,9 @@ import pytest
 from fleetmem.agent import sysroot
 from fleetmem.agent.model import Trouble
 from fleetmem.agent.probes import cgroup_memory, memory, memory_deep
+from fleetmem.controller import playbook
+from fleetmem.controller.judge import Case, judge
+from fleetmem.controller.memory_views import Look
 from tests.unit.cache_ground import MIB, call, end, holder
 
 BUSY = """
@@ -193,3 +200,73 @@ def test_no_memory_controller_is_said(files: Files) -> None:
     with pytest.raises(Trouble, match="no control groups") as caught:
         cgroup_memory.cgroups_memory()
     assert caught.value.outcome == "unsupported"
+
+
+MEMBER = """
+import os, sys
+with open(sys.argv[1], "w") as file:
+    file.write(str(os.getpid()))
+kept = bytearray(int(sys.argv[2]) << 20)
+print("full", flush=True)
+sys.stdin.read()
+"""
+
+
+@pytest.fixture
+def limited() -> Iterator[Path]:
+    """A control group of this test's own that may have 64 MiB and no swap."""
+    version, root = cgroup_memory.find()
+    place = Path(root) / f"fleetmem-test-{os.getpid()}"
+    names = {
+        1: ("memory.limit_in_bytes", "memory.swappiness"),
+        2: ("memory.max", "memory.swap.max"),
+    }
+    try:
+        place.mkdir()
+    except OSError as error:
+        pytest.skip(f"NOT TESTED: no control group can be made here: {error.strerror}")
+    try:
+        limit, swap = (place / name for name in names[version])
+        if not limit.exists():
+            pytest.skip("NOT TESTED: control groups below the first have no memory controller here")
+        limit.write_text(str(64 * MIB))
+        if swap.exists():
+            swap.write_text("0")
+        yield place
+    finally:
+        place.rmdir()
+
+
+def test_a_group_that_is_full_and_one_whose_process_was_killed(limited: Path) -> None:
+    """Real pages and a real kill, of the one process that is in the group; then the findings."""
+    command = [sys.executable, "-c", MEMBER, str(limited / "cgroup.procs")]
+    running = subprocess.Popen(
+        [*command, "60"], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    )
+    assert running.stdin is not None
+    assert running.stdout is not None
+    try:
+        assert running.stdout.readline() == "full\n"
+        full = call("cgroups.memory", largest=20000)[2]
+    finally:
+        running.stdin.close()
+        running.wait(timeout=60)
+        running.stdout.close()
+    greedy = subprocess.run([*command, "200"], stdin=subprocess.DEVNULL, capture_output=True)
+    assert greedy.returncode == -signal.SIGKILL
+    killed = call("cgroups.memory", largest=20000, least_bytes=0)[2]
+
+    name = f"/{limited.name}"
+    (row,) = [row for row in full["cgroups"] if row["path"].endswith(name)]
+    assert row["max_bytes"] == 64 * MIB
+    assert 60 * MIB <= row["current_bytes"] <= 64 * MIB
+    assert row["processes"] == 1
+    (row,) = [row for row in killed["cgroups"] if row["path"].endswith(name)]
+    assert row["events"]["oom_kill"] == 1
+    book = playbook.load("memory")
+    said = [
+        {one["rule"] for one in judge([book], [Case("h", Look({"cgroups.memory": reading}))])
+         if one["subject"].endswith(name)}
+        for reading in (full, killed)
+    ]  # fmt: skip
+    assert said == [{"memory/group-near-limit"}, {"memory/group-oom-killed"}]

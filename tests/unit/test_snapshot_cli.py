@@ -24,6 +24,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["snapshot", "-H", "localhost", "/models"], "write --files before paths"),
         (["snapshot", "-H", "localhost", "--phase", "a b"], "is no phase"),
         (["snapshot", "-H", "localhost", "--no-files", "--files", "/x"], "exclude each other"),
+        (["snapshot", "-H", "localhost", "--numa-maps", "201"], "201 is not in the range"),
         (["reclaim", "-H", "localhost", "/models"], "unexpected argument"),
         (["reclaim", "-H", "localhost", "--cache", "models"], "a path on the hosts is expected"),
         (["reclaim", "-H", "localhost", "--cache", "/m", "--gpu", "0"], "takes no --gpu"),

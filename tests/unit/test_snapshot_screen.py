@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from fleetmem.controller import envelope as env
 from fleetmem.controller.memory import snapshot
+from fleetmem.controller.memory_gather import partial
 from fleetmem.controller.render.file_table import file_lines, process_lines, wants_files
 from fleetmem.controller.render.findings import folded_lines
 from fleetmem.controller.render.line import WIDTH, cells, plain
@@ -159,6 +160,18 @@ def test_one_host_as_a_whole() -> None:
     assert "phase before-load" in " ".join(lines[:2])
     assert any(line.startswith("! file-pages-on-gpu") for line in lines)
     assert lines[-1] == "  next   fleetmem reclaim -H gh200-01 --cache /models/ds --dry-run"
+
+
+def test_a_host_without_control_groups_is_whole() -> None:
+    """Nothing to read is no gap; one that could not be read is."""
+    whole = envelope({"h": story()})
+    row = {"outcome": "unsupported", "reason": "none here", "reading": None, "seconds": 0.0}
+    whole["hosts"][0]["readings"]["cgroups.memory"] = row
+    assert partial(whole["hosts"][0]["readings"]) == []
+    assert not any("cgroups" in line for line in text(snapshot_lines(whole)))
+    row["outcome"] = "timed_out"
+    assert partial(whole["hosts"][0]["readings"]) == ["cgroups.memory: timed_out (none here)"]
+    assert "cgroups.memory timed_out: none here" in text(snapshot_lines(whole))
 
 
 def test_remote_text_cannot_draw_on_the_screen() -> None:
