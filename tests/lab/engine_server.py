@@ -2,7 +2,7 @@
 """A simulated engine for a test host: python3 - FILE; prints its port, ends with its input.
 
 /health reads FILE; /v1/completions has a worker process read it, as engines do; /broken answers
-500; /hang never answers.
+500; /hang never answers, and makes FILE.asked.
 """
 
 import http.server
@@ -46,6 +46,7 @@ class Engine(http.server.BaseHTTPRequestHandler):
         elif self.path == "/v1/models":
             self.answer(200, json.dumps({"data": [{"id": MODEL}]}).encode())
         elif self.path == "/hang":
+            open(PATH + ".asked", "w").close()
             threading.Event().wait()
         else:
             self.answer(500 if self.path == "/broken" else 404)

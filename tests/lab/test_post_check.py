@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import shutil
+import signal
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +14,7 @@ import pytest
 
 from tests.lab import api
 from tests.lab.desk import Desk
+from tests.lab.fixtures import wait_until
 from tests.lab.reclaim_stage import MIB
 from tests.lab.test_snapshot import HOST, MODELS, plant, standing
 
@@ -108,6 +111,28 @@ def test_an_engine_that_gives_no_good_answer(
     code, check = dropped(desk, f"{engine}{path}", "--post-check-timeout", "2s")
     assert (code, check["answered"]) == (5, False)
     assert (check["status"], check["problem"]) == (status, problem)
+
+
+def test_an_interrupt_meanwhile_keeps_what_the_rung_did(
+    desk: Desk, lab: api.Lab, engine: str
+) -> None:
+    """The rung has ended and is known; only the check has no end."""
+    plant(lab, "one", SIZE)
+    asked = lab.directory / HOST / "models/one.asked"
+    asked.unlink(missing_ok=True)
+    with desk.running(
+        "reclaim", "-H", HOST, "--cache", f"{MODELS}/one", "--post-check", f"{engine}/hang",
+        "--yes", "-o", "json",
+    ) as running:  # fmt: skip
+        wait_until("the engine is asked", asked.exists, seconds=60, pause=0.2)
+        running.send_signal(signal.SIGINT)
+        out, err = running.communicate(timeout=60)
+    assert running.returncode == 130, err
+    entry = json.loads(out)["hosts"][0]
+    assert entry["reclaim"]["verdict"] == "reclaimed"
+    check = entry["reclaim"]["cache"]["post_check"]
+    assert (check["answered"], check["status"]) == (False, None)
+    assert "interrupted" in check["problem"]
 
 
 def test_nobody_listens(desk: Desk, lab: api.Lab) -> None:
