@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from .build import Rank
+from .build import Rank, on_host
 from .model import GIB
 
 ORDINARY = {
@@ -60,7 +60,12 @@ def sglang_rest(values: Mapping[str, Any], config: Mapping[str, Any]) -> int | N
         return None
     more = sum(
         values.get(name) or 0
-        for name in ("draft_weights_bytes", "mamba_cache_bytes", "draft_kv_cache_bytes")
+        for name in (
+            "draft_weights_bytes",
+            "mamba_cache_bytes",
+            "mamba_checkpoint_bytes",
+            "draft_kv_cache_bytes",
+        )
     )
     return int(before - weights - kv - more - graphs - final)
 
@@ -100,7 +105,7 @@ def _ollama(
 ) -> int | None:
     """The printed total (GPU and CPU) less all parts; told on the only GPU, else nowhere."""
     total = whole.get("total_memory_bytes")
-    gpus = [key for key in ranks if key not in ("CPU", "Host", "_")]
+    gpus = [key for key in ranks if key != "_" and not on_host(key)]
     if total is None or len(gpus) != 1 or ranks[gpus[0]].values is not values:
         return None
     names = ("weights_bytes", "kv_cache_bytes", "compute_bytes")

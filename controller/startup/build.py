@@ -12,6 +12,11 @@ MAX_LINES_ALIKE = 4
 MAX_ERRORS = 64
 
 
+def on_host(key: str) -> bool:
+    """True for a rank key that names host memory: llama.cpp's and Ollama's devices."""
+    return key.startswith("CPU") or key.endswith("Host")
+
+
 @dataclass(slots=True)
 class Rank:
     """The figures of one rank; ``spread`` is half the last printed digit of each size."""

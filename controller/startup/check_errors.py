@@ -28,12 +28,17 @@ _OWN_RULE = {
     "weights_exceed_fraction": ("weights-exceed-fraction",),
     "negative_kv_tokens": ("profiled-smaller-than-argument",),
     "max_model_len_exceeds_kv": ("context-larger-v0", "context-larger-v1"),
-    "cuda_oom": ("cuda-oom", "buffer-oom"),
+    "cuda_oom": (
+        "cuda-oom", "cuda-oom-plain", "warmup-oom", "buffer-oom", "buffer-not-allocated",
+    ),
+    "state_pool_without_room": ("state-pool-without-room",),
+    "profile_disturbed": ("profile-disturbed",),
+    "batch_exceeds_memory": ("batch-tokens-too-many",),
     "host_oom": ("kernel-oom", "host-pool-too-large", "unit-oom", "unit-failed"),
-    "rank_died": ("rank-died", "worker-died"),
+    "rank_died": ("rank-died", "worker-died", "shard-failed"),
     "nccl": ("nccl",),
     "xid": ("xid",),
-}
+}  # fmt: skip
 
 
 def check_errors(inv: Invocation, older: tuple[Invocation, ...]) -> Iterator[Found]:
@@ -85,7 +90,7 @@ def _one(
     elif kind == "no_cache_blocks" and any(e["kind"] == "negative_kv" for e in inv.errors):
         return
     else:
-        yield Found("start-failed", {**error, "kind": kind.replace("_", " ")}, lines)
+        yield Found("start-failed", {**error, "kind": kind.replace("_", " ")}, lines, kind)
 
 
 def _negative(inv: Invocation, error: dict[str, Any], lines: list[dict[str, Any]]) -> Found:
@@ -116,7 +121,8 @@ def _weights(inv: Invocation, error: dict[str, Any], lines: list[dict[str, Any]]
 
 def _cuda_oom(inv: Invocation, error: dict[str, Any], lines: list[dict[str, Any]]) -> Found:
     phase = error.get("phase")
-    cause = phase if phase in ("kv_pool", "graph_capture", "serving", "weights") else "other"
+    known = ("kv_pool", "graph_capture", "serving", "weights", "warmup")
+    cause = phase if phase in known else "other" if "tried_bytes" in error else "unsized"
     other = error.get("other_bytes")
     if other is not None and other > 0.05 * error.get("total_bytes", 0):
         cause = "foreign"

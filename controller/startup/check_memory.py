@@ -253,7 +253,9 @@ def _rank(inv: Invocation, rank: str, values: dict[str, Any]) -> Iterator[Found]
     base = values.get("avail_before_load_bytes") or values.get("total_bytes")
     capped = find_cap(inv)
     asked = capped is not None and capped.by == "max_total_tokens"
-    if pool is not None and final and base and not asked and pool < 0.1 * final > 0.02 * base:
+    sized = inv.engine_name in ("sglang", "vllm")  # others size the pool by the context
+    tiny = pool is not None and final and base and pool < 0.1 * final > 0.02 * base
+    if tiny and sized and not asked:
         yield Found(
             "pool-tiny",
             {"rank": rank, "pool_bytes": pool, "free_bytes": final},

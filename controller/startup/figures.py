@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .build import on_host
 from .model import Invocation
 
-HOST_KEYS = frozenset(("CPU", "Host", "CPU_Mapped", "CUDA_Host"))
 MLA_STEP = 576 * 2
 PAIR_STEP = 512
 
@@ -20,7 +20,7 @@ def kv_bytes(values: Mapping[str, Any]) -> int | None:
 
 def gpu_ranks(inv: Invocation) -> dict[str, dict[str, Any]]:
     """The ranks that stand for a GPU."""
-    return {key: values for key, values in inv.ranks.items() if key not in HOST_KEYS}
+    return {key: values for key, values in inv.ranks.items() if not on_host(key)}
 
 
 def smallest(inv: Invocation, field: str) -> tuple[str, int] | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .budget import unaccounted
-from .build import Build, Rank
+from .build import Build, Rank, on_host
 from .model import Invocation
 
 DEFAULT_BLOCK_TOKENS = 16
@@ -14,6 +14,12 @@ _MAMBA = (
     "mamba_ssm_bytes",
     "mamba_intermediate_ssm_bytes",
     "mamba_intermediate_conv_bytes",
+    "mamba_replay_d_bytes",
+    "mamba_replay_k_bytes",
+    "mamba_replay_g_bytes",
+    "mamba_replay_rawv_bytes",
+    "mamba_replay_rawk_bytes",
+    "mamba_replay_beta_bytes",
 )
 _HOST = ("host_kv_bytes", "host_other_bytes")
 
@@ -189,7 +195,7 @@ def _gpu_list(build: Build) -> None:
     """Ollama lists GPUs by uuid and devices by name: the same order, if the counts agree."""
     if not build.gpu_list:
         return
-    devices = sorted((k for k in build.ranks if k not in ("CPU", "Host", "_")), key=_rank_order)
+    devices = sorted((k for k in build.ranks if k != "_" and not on_host(k)), key=_rank_order)
     for number, row in enumerate(build.gpu_list[-len(devices) :] if devices else build.gpu_list):
         same = len({one["device"] for one in build.gpu_list}) == len(devices)
         rank = build.rank(devices[number] if same else str(row["device"]))

@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from .export import FIRST, Export
 from .model import Record
 
 _ANSI = re.compile(rb"(?:\x1b|#033)\[[0-9;?]{0,32}[A-Za-z]|\x1b[_\]][^\x07\x1b\n]{0,200}\x07")
@@ -19,8 +20,12 @@ _CRI_FULL = re.compile(
 )
 _QUOTED_ANSI = re.compile(rb"\\u001b\[[0-9;?]{0,32}[A-Za-z]")
 _FULL_ENTRY = b'\\n","'
+CUT = b"\0"
+"""Ends a last line that may be cut; files that a crash cut short end in zeros too."""
 BLOCK_BYTES = 1 << 18
 MAX_LINE_BYTES = 64 << 20
+_EXPORT_FIRST = max(len(one) for one in FIRST)
+_DOCKER_KEYS = frozenset(("log", "stream", "time", "attrs"))
 
 
 class Frame:
@@ -43,9 +48,25 @@ class Frame:
         self._rest: list[bytes] = []
         self._rest_bytes = 0
         self._partial: dict[str, tuple[bytes, list[bytes]]] = {}
+        self._export: Export | None = None
+        self._first = True
 
     def feed(self, data: bytes) -> None:
         """Take the next bytes."""
+        if self._first:
+            if self._rest_bytes + len(data) < _EXPORT_FIRST:  # too little to tell
+                self._rest.append(data)
+                self._rest_bytes += len(data)
+                return
+            self._first = False
+            begin = b"".join([*self._rest, data[:_EXPORT_FIRST]])
+            if begin.startswith(FIRST):
+                self._export = Export()
+                data = b"".join([*self._rest, data])
+                self._rest, self._rest_bytes = [], 0
+        if self._export is not None:
+            self._rows(self._export.feed(data))
+            return
         cut = data.rfind(b"\n")
         if cut < 0 and self._rest_bytes + len(data) < MAX_LINE_BYTES:
             self._rest.append(data)
@@ -63,8 +84,12 @@ class Frame:
         self._lines(whole[:cut] if cut >= 0 else whole)
 
     def close(self) -> None:
-        """Take the end: a last line without a newline counts."""
+        """Take the end: a last line without a newline counts, but its last number may be cut."""
+        if self._rest and not self._rest[-1].rstrip(b" \t").endswith((b"\n", b"}", CUT)):
+            self._rest.append(CUT)
         self.flush()
+        if self._export is not None:
+            self._rows(self._export.close())
         for stamp, parts in self._partial.values():
             self._block(stamp + b" " + b"".join(parts))
         self._partial = {}
@@ -75,6 +100,10 @@ class Frame:
         self._rest, self._rest_bytes = [], 0
         if whole:
             self._lines(whole)
+
+    def _rows(self, rows: list[dict[str, Any]]) -> None:
+        for row in rows:
+            self._record(_journal_record(row))
 
     def _lines(self, block: bytes) -> None:
         if b'"__REALTIME_TIMESTAMP"' in block:
@@ -136,7 +165,8 @@ class Frame:
                 self._record(_journal_record(row))
             elif row is not None and isinstance(row.get("log"), str):
                 log, stamp = _docker_text(row)
-                full = log.endswith(b"\n")
+                # Other shippers put a whole line there, without its newline.
+                full = log.endswith(b"\n") or not _DOCKER_KEYS.issuperset(row)
                 text = self._joined(str(row.get("stream")), stamp, log.rstrip(b"\r\n"), full)
                 if text is not None:
                     plain.append(text)
@@ -178,7 +208,7 @@ def _journal_record(row: dict[str, Any]) -> Record:
         else:
             text = bytes(one & 255 for one in message if isinstance(one, int))
     else:
-        text = message if isinstance(message, str) else ""
+        text = message if isinstance(message, str | bytes) else ""
     pid = row.get("_PID") or row.get("SYSLOG_PID")
     name = row.get("SYSLOG_IDENTIFIER") or row.get("_COMM")
     invocation = row.get("_SYSTEMD_INVOCATION_ID") or row.get("INVOCATION_ID")

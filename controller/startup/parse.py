@@ -94,6 +94,10 @@ class Parser:
             self._line(line.decode("utf-8", "replace"), known)
 
     def _line(self, line: str, known: Head | None) -> None:
+        whole = line.rstrip("\0")
+        cut, line = whole != line, whole
+        if "_CMDLINE" in line[:24]:  # a journal field that names an engine's command, no log line
+            return
         numbers: set[int] = set()
         for word, where in self._words.items():
             if word in line:
@@ -104,25 +108,26 @@ class Parser:
             return
         chosen = [self._patterns[number] for number in sorted(numbers)]
         head = known
-        for piece in pieces(line):
+        parts = pieces(line)
+        for number, piece in enumerate(parts, 1):
             head = split_head(piece, head)
             if "\n" in head.text:  # the message of a structured log line
                 for part in head.text.split("\n"):
                     self._message(split_head(part, head) if part else head, chosen)
             else:
-                self._message(head, chosen)
+                self._message(head, chosen, cut and number == len(parts))
 
     def _not_matched(self, text: str) -> None:
         self._unmatched_count += 1
         if len(self._unmatched) < MAX_UNMATCHED:
             self._unmatched.append(split_head(text[:2000]).text.strip()[:500])
 
-    def _message(self, head: Head, chosen: list[Pattern]) -> None:
+    def _message(self, head: Head, chosen: list[Pattern], cut: bool = False) -> None:
         if len(head.text) > _MAX_TEXT:
             head = _around(head, chosen)
         matched = False
         for pattern in chosen:
-            event = pattern.apply(head)
+            event = pattern.apply(head, cut)
             if event is not None:
                 matched = True
                 self._reducer.take(event)

@@ -25,7 +25,8 @@ if TYPE_CHECKING:
 Step = Literal[
     "set", "add", "load_begin", "load_end", "pool", "pool_draft", "pool_end", "graph_begin",
     "graph_end", "start", "ready", "stopped", "failed", "exit", "restart", "error", "phase",
-    "presence", "config", "window_total", "gpu_list", "breakdown", "count", "ignore",
+    "presence", "config", "window_total", "gpu_list", "breakdown", "count", "least",
+    "ignore",
 ]  # fmt: skip
 UNIT_WORDS = ("GiB", "MiB", "GB")
 
@@ -47,8 +48,11 @@ class Pattern:
     where: str
     tests: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...]
 
-    def apply(self, head: Head) -> Event | None:
-        """The event of *head*'s text, None where the pattern does not match."""
+    def apply(self, head: Head, cut: bool = False) -> Event | None:
+        """The event of *head*'s text, None where the pattern does not match.
+
+        A *cut* text's last number may lack digits: it is not read.
+        """
         text = head.text
         if not any(word in text for word in self.find):
             return None
@@ -59,11 +63,12 @@ class Pattern:
             return None
         values: dict[str, Any] = dict(self.constants)
         spread: dict[str, float] = {}
-        self.match.read(found, values, spread)
+        if not self.match.read(found, values, spread, cut):
+            return None
         for template in self.also:
             more = template.regex.search(text, found.start())
             if more is not None:
-                template.read(more, values, spread)
+                template.read(more, values, spread, cut)
         if self.keys:
             from .settings import read_settings
 

@@ -36,22 +36,22 @@ _CONTAINER_TIME = re.compile(
 )
 _UI_TIME = re.compile(rf"(?P<time>{_STAMP}{_ZONE})\s{{0,4}}\| ?")
 _COMPOSE = re.compile(r"[A-Za-z0-9][\w.\-/]{0,120}\s{0,40}\| ?|\s{0,4}\| {1,2}")
-_POD = re.compile(
-    r"\[pod/[^\]\s]{1,300}\] ?|\[\d+,\d+\]<std(?:out|err)>: ?|\s{0,3}\d{1,5}: (?=[\[(A-Z])"
-)
+_POD = re.compile(r"\[pod/[^\]\s]{1,300}\] ?")
 _JOURNAL_TIME = (
     r"(?:[A-Z][a-z]{2} )?(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d(?:\.\d{1,6})?"
     r"|\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?: ?(?:Z|UTC|[A-Z]{3,5}|[+-]\d\d:?\d\d))?"
-    r"|\[ {0,8}\d{1,12}\.\d{3,9}\]|\d{9,11}\.\d{3,6})"
+    r"|\[ {0,8}\d{1,12}\.\d{3,9}(?: < {0,12}[\d.]{1,20} >)?\]|\d{9,11}\.\d{3,6})"
 )
 _JOURNAL = re.compile(
-    rf"(?P<time>{_JOURNAL_TIME}) (?P<host>[\w.\-]{{1,255}}) "
+    rf"(?P<time>{_JOURNAL_TIME}) (?!(?:ERROR|DEBUG|TRACE|FATAL) )(?P<host>[\w.\-]{{1,255}}) "
     r"(?P<name>[^\s\[\]:|]{1,128}(?:\:[^\s\[\]:|]{1,64})?)(?:\[(?P<pid>\d{1,10})\])?: "
 )
 _DMESG = re.compile(
     r"(?:\[ {0,8}(?P<mono>\d{1,12}\.\d{3,9})\]|\[(?P<time>[A-Z][a-z]{2} [A-Z][a-z]{2} [ \d]\d"
     r" \d\d:\d\d:\d\d \d{4})\]|<\d{1,3}>) ?"
 )
+# A field of "journalctl -o verbose" or json-pretty.
+_FIELD = re.compile(r"\s{1,8}\"?MESSAGE(?:=|\"\s?:\s?\")")
 _RANKS = r"(?: [A-Z][A-Z_]{0,11}\d{1,5}){0,8}"
 _BRACKET = re.compile(
     rf"\[(?P<time>{_STAMP}|\d\d:\d\d:\d\d)(?P<ranks>{_RANKS})(?: [a-z_]{{1,20}})?\]:?\s?"
@@ -77,7 +77,17 @@ _PLAIN_LEVEL = re.compile(
 _REPEATED = re.compile(r"\s?\[repeated (\d{1,7})x across cluster\]")
 _RANK_PART = re.compile(r"(?:PCP|DCP|DP|PP|TP|EP|CP|SP)\d+")
 _ENGINE_CORE = re.compile(r"EngineCore(?:_DP|_)?(\d*)$")
-_FIRST = frozenset(" |0123456789<([_")
+# What stands before an engine's own head may be anything (a shell's time, a tool's name). An
+# engine's head is unmistakable, wherever it begins.
+_ANYWHERE = re.compile(
+    rf"\[{_STAMP}{_RANKS}\]"
+    r"|\((?:Worker|EngineCore|VllmWorker|RayWorker|APIServer|ApiServer)\w{0,60}"
+    r"(?: rank=\d{1,6})? pid=\d"
+    r"|(?:DEBUG|INFO|WARNING|ERROR|CRITICAL) \d\d-\d\d \d\d:\d\d:\d\d (?:\[|\w+\.py:)"
+    r"|\[(?:TensorRT-LLM|TRT-LLM)\]"
+)
+MAX_FOREIGN = 400
+_TASK = re.compile(r"\[\d+,(\d{1,6})\]<std(?:out|err)>: ?|\s{0,3}(\d{1,5}): (?=[\[(A-Z])")
 
 MAX_HEAD = 4096
 
@@ -113,7 +123,8 @@ class _Open:
     """A head while it is being read."""
 
     __slots__ = (
-        "inner", "invocation", "ip", "level", "name", "name_pid", "outer", "pid", "process", "rank",
+        "inner", "invocation", "ip", "level", "name", "name_pid", "outer", "own", "pid", "plain",
+        "process", "rank", "task",
     )  # fmt: skip
 
     def __init__(self) -> None:
@@ -127,6 +138,9 @@ class _Open:
         self.name_pid: int | None = None
         self.level: str | None = None
         self.invocation: str | None = None
+        self.task: str | None = None
+        self.plain: str | None = None
+        self.own = False  # the engine's own head was found
 
 
 def _outer(text: str, at: int, open_: _Open) -> int:
@@ -142,8 +156,15 @@ def _outer(text: str, at: int, open_: _Open) -> int:
     if found:
         open_.outer = open_.outer or found["time"]
         return found.end()
+    found = _TASK.match(text, at)
+    if found:
+        open_.task = open_.task or found[1] or found[2]
+        return found.end()
     found = _COMPOSE.match(text, at) or _POD.match(text, at)
     if found and found.end() > at:
+        return found.end()
+    found = _FIELD.match(text, at) if at == 0 else None
+    if found:
         return found.end()
     found = _DMESG.match(text, at)
     if found and found.end() > at:
@@ -157,6 +178,7 @@ def _tag(text: str, at: int, open_: _Open) -> int:
     found = _TAG.match(text, at)
     if not found:
         return at
+    open_.own = True
     pid = int(found["pid"])
     rank = _rank_of(found["proc"], found["rank"], pid, found["ip"])
     if open_.rank is None or (rank is not None and "pid" not in rank and rank != "_"):
@@ -183,17 +205,19 @@ def _logger(text: str, at: int, open_: _Open) -> int:
     found = _BRACKET.match(text, at)
     if found:
         open_.inner = open_.inner or found["time"]
+        open_.own = True
         if found["ranks"]:
             open_.rank = found["ranks"].strip()
         return found.end()
     found = _VLLM.match(text, at)
     if found:
+        open_.own = True
         open_.inner = open_.inner or found["time"]
         open_.level = open_.level or found["level"]
         return found.end()
     found = _PLAIN_LEVEL.match(text, at)
     if found:
-        open_.inner = open_.inner or found["time"]
+        open_.plain = open_.plain or found["time"]
         open_.level = open_.level or found["level"]
         return found.end()
     return at
@@ -233,7 +257,7 @@ def _from_json(text: str, open_: _Open) -> str | None:
 
 
 def _message(row: dict[str, Any]) -> str | None:
-    for key in ("message", "msg", "MESSAGE", "log", "text", "event"):
+    for key in ("message", "msg", "MESSAGE", "log", "text", "event", "textPayload", "line"):
         value = row.get(key)
         if isinstance(value, str):
             return value
@@ -272,7 +296,12 @@ def split_head(line: str, known: Head | None = None) -> Head:
         if found and open_.rank is None:
             open_.rank = f"RANK {found['rank']}"
         if at == before:
-            break
+            found = None if open_.own else _ANYWHERE.search(text, at, at + MAX_FOREIGN)
+            if not found or found.start() == at:
+                break
+            at = found.start()
+    if open_.task is not None and open_.rank is None and text.startswith("[T", at):
+        open_.rank = f"RANK {open_.task}"  # TensorRT-LLM's own lines name no rank
     body = text[at:] + rest
     repeated = None
     if "[repeated " in body:
@@ -282,7 +311,7 @@ def split_head(line: str, known: Head | None = None) -> Head:
             body = body[: match.start()]
     return Head(
         text=body,
-        time=open_.inner or open_.outer,
+        time=open_.inner or open_.plain or open_.outer,
         rank=open_.rank,
         process=open_.process,
         pid=open_.pid,

@@ -2,7 +2,8 @@
 
 The journal's invocation id decides where there is one. Else a new invocation begins at start
 markers, at a new pid of an engine process, at a second target load of the same rank, and at
-the first engine line after an exit. A second pool line alone is a draft's pool.
+the first engine line after an exit. A second pool line alone is a draft's pool. Engines that
+share a log have starts of their own; a line that names none belongs to the one that spoke last.
 """
 
 from __future__ import annotations
@@ -30,6 +31,10 @@ _RANKED = frozenset(
         "add",
     )
 )
+_MUTE = frozenset(("ready", "stopped"))  # say nothing where no start is known
+# Engines whose lines stand in one log: Ollama runs llama.cpp. LMCache runs in any.
+_FAMILY = {"ollama": "llamacpp", "lmcache": None}
+_AFTER_ENGINE_LOAD = ("activation_peak_bytes", "total_bytes", "kv_cache_bytes")
 _DRAFT_TYPES = ("NextN", "MTP", "Eagle", "DFlash", "Medusa", "Draft")
 MAX_INVOCATIONS = 5000
 
@@ -42,6 +47,8 @@ class Reducer:
         self._by_id: dict[str, Build] = {}
         self._pid_home: dict[tuple[str, int], Build] = {}
         self._units = Units()
+        self._latest: dict[str, Build] = {}
+        self._spoke: Build | None = None
 
     @property
     def unit(self) -> str | None:
@@ -73,7 +80,8 @@ class Reducer:
                 rank.values["pid"] = head.pid
             if head.repeated is not None:
                 rank.values["repeated"] = max(head.repeated, rank.values.get("repeated", 0))
-        if event.engine is not None and event.step not in ("ignore",):
+        self._spoke = build
+        if event.engine is not None and event.step != "ignore" and not _web_server(event):
             build.votes[event.engine] = build.votes.get(event.engine, 0) + 1
         if event.step == "start":
             build.starts.add((event.pattern, event.head.process))
@@ -90,7 +98,8 @@ class Reducer:
     def _new(self) -> Build:
         build = Build()
         if len(self._builds) >= MAX_INVOCATIONS:
-            self._builds.pop(0)
+            gone = self._builds.pop(0)
+            self._latest = {name: one for name, one in self._latest.items() if one is not gone}
         self._builds.append(build)
         return build
 
@@ -101,7 +110,8 @@ class Reducer:
             return self._by_id[head.invocation]
         if self._by_id and self._builds:  # the journal decides: others belong to the newest
             return self._builds[-1]
-        build = self._builds[-1] if self._builds else None
+        family = None if _web_server(event) else _FAMILY.get(event.engine or "", event.engine)
+        build = self._of(family, event)
         if event.values.get("systemd"):
             if not self._units.concerns(event):
                 return None
@@ -111,12 +121,24 @@ class Reducer:
                 build = self._new()
                 build.started = since
         if build is None:
-            if event.step in _QUIET or event.step == "restart":
+            mute = event.step == "restart" or (event.step in _MUTE and family is None)
+            if event.step in _QUIET or mute:
                 return None if event.step != "phase" else self._new()
             build = self._new()
         elif self._border(build, event):
             build = self._new()
-        return self._pid(build, event)
+        build = self._pid(build, event)
+        if family is not None and event.step not in _QUIET:
+            self._latest[family] = build
+        return build
+
+    def _of(self, family: str | None, event: Event) -> Build | None:
+        """The newest start of an engine, else the one that spoke last, if that may be its."""
+        last = self._spoke or (self._builds[-1] if self._builds else None)
+        free = last is not None and last not in self._latest.values()
+        if family is None or free:  # a start that systemd told is the next engine's to speak
+            return last
+        return self._latest.get(family, last if event.step in _QUIET else None)
 
     def _border(self, build: Build, event: Event) -> bool:
         if build.ended and event.step not in _TAIL:
@@ -143,15 +165,18 @@ class Reducer:
         rank = build.ranks.get(key) if key is not None else None
         if rank is None or rank.loads == 0:
             return False
+        if event.engine == "trtllm":  # ranks print without their number
+            return any(name in rank.values for name in _AFTER_ENGINE_LOAD)
         if event.engine != "sglang":
             return _vllm_restart(build, rank, event)
         kind = str(event.values.get("model_type") or "")
         if any(word in kind for word in _DRAFT_TYPES):
             return False
-        if kind and kind == rank.model_type:
-            return True
         weights, first = event.values.get("weights_bytes"), rank.values.get("weights_bytes")
-        return not (weights is not None and first is not None and weights < first / 2)
+        smaller = weights is not None and first is not None and weights < first / 2
+        if kind and kind == rank.model_type:  # a small model of the same kind may draft
+            return not (smaller and rank.begin_again is not None)
+        return not smaller
 
     def _pid(self, build: Build, event: Event) -> Build:
         """An engine process with a new pid is a new start; a late line goes to its own."""
@@ -187,6 +212,11 @@ class Reducer:
         if event.step in ("set", "error"):
             return any("." not in name for name in event.values if name != "systemd")
         return False
+
+
+def _web_server(event: Event) -> bool:
+    """Uvicorn's lines are any engine's, and other programs'."""
+    return event.step in _MUTE and "engine.uvicorn" in event.values
 
 
 def _single(name: str) -> bool:

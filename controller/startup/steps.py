@@ -21,6 +21,9 @@ FATAL = frozenset(
         "nccl",
         "rank_died",
         "engine_core_failed",
+        "state_pool_without_room",
+        "profile_disturbed",
+        "batch_exceeds_memory",
     )
 )
 _POOL_FIELDS = ("kv_cache_bytes", "kv_k_bytes", "kv_v_bytes", "max_tokens", "kv_dtype")
@@ -73,6 +76,8 @@ def step_load_end(build: Build, rank: Rank | None, event: Event) -> None:
     assert rank is not None
     values, spread = event.values, event.error_bytes
     first = rank.loads == 0
+    if not first and event.engine == "trtllm":  # another rank's, without its number
+        return
     rank.loads += 1
     rank.begin_again = None
     kind = values.get("model_type")
@@ -284,6 +289,13 @@ def step_count(build: Build, rank: Rank | None, event: Event) -> None:
         build.engine[rest] = build.engine.get(rest, 0) + value
 
 
+def step_least(build: Build, rank: Rank | None, event: Event) -> None:
+    """Printed once for each worker: all use as many blocks as the one with the fewest."""
+    for name, value in event.values.items():
+        rest = name.partition(".")[2]
+        build.engine[rest] = min(value, build.engine.get(rest, value))
+
+
 def step_error(build: Build, rank: Rank | None, event: Event) -> None:
     """An error, once: the same figures printed again are the same error."""
     scatter(build, rank, event)
@@ -357,5 +369,6 @@ STEPS: dict[str, Callable[[Build, Rank | None, Event], None]] = {
     "gpu_list": step_gpu_list,
     "breakdown": step_breakdown,
     "count": step_count,
+    "least": step_least,
     "ignore": step_nothing,
 }

@@ -23,6 +23,7 @@ _TYPES = {
     **dict.fromkeys(IMPLIED, _NUMBER),
 }
 TYPES = ("size", *_TYPES)
+_BARE = frozenset(("int", "bytes", "num", *IMPLIED))
 
 
 class TemplateError(ValueError):
@@ -46,11 +47,24 @@ class Template:
     holes: tuple[Hole, ...]
     units: dict[str, float]
 
-    def read(self, found: re.Match[str], values: dict[str, Any], spread: dict[str, float]) -> None:
-        """Put the figures of *found* into *values*; half the last printed digit into *spread*."""
+    def read(
+        self,
+        found: re.Match[str],
+        values: dict[str, Any],
+        spread: dict[str, float],
+        cut: bool = False,
+    ) -> bool:
+        """Put the figures of *found* into *values*; half the last printed digit into *spread*.
+
+        False where the text is *cut* and its last number, which is not read then, is one of them.
+        """
+        whole = True
         for hole in self.holes:
             text = found[hole.group]
             if text is None:
+                continue
+            if cut and hole.type in _BARE and found.end(hole.group) == len(found.string):
+                whole = False
                 continue
             if hole.type == "size":
                 unit = self.units[found[f"u{hole.group}"]]
@@ -64,12 +78,16 @@ class Template:
                 values[hole.name] = float(text)
             else:
                 values[hole.name] = text.strip()
+        return whole
 
 
 def _size(text: str, unit: float) -> tuple[int, float]:
     plain = text.replace(",", "")
     decimals = len(plain) - plain.find(".") - 1 if "." in plain else 0
-    return round(float(plain) * unit), max(0.5 * unit * 10.0**-decimals, 0.5)
+    value = round(float(plain) * unit)
+    if value >= 1 << 63:  # a negative size that was printed without its sign
+        value -= 1 << 64
+    return value, max(0.5 * unit * 10.0**-decimals, 0.5)
 
 
 def compile_template(source: str, units: dict[str, float]) -> Template:

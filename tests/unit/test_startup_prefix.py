@@ -35,6 +35,25 @@ SGLANG = f"[2026-03-01 11:52:01 TP3] {MESSAGE}"
         "[1,3]<stdout>:",
         "3: ",
         "1772365921.123456 gpu-7 python3[4101]: ",
+        "[  123.456789 <    0.000012 >] gpu-7 python3[4101]: ",
+        "    MESSAGE=",
+        '        "MESSAGE" : "',
+        # Nobody's list holds all that may stand there: the engine's own head decides.
+        "kimi-6c9f7bd4d5-4x2qk server ",
+        "stack_kimi.1.x8s9a7dk2@gpu-7    | ",
+        "[rank3]: ",
+        "[node-3] ",
+        "gh200-01: ",
+        "server.log:17:",
+        "    ",
+        "> ",
+        "Feb 26 17:41:22 ",
+        "2026-02-26 17:41:22 ",
+        "2026-02-26 17:41:22,123 - INFO - ",
+        "2026-02-26 17:41:22.123 | INFO     | app.run:main:12 - ",
+        "2026-02-26T17:41:22.123456Z  INFO core.run_engine: ",
+        "1772365921000\t",
+        "(pid=4711) ",
     ],
 )
 def test_outer_prefixes_come_off(prefix: str) -> None:
@@ -143,3 +162,29 @@ def test_tensorrt_llm() -> None:
 def test_lmcache() -> None:
     head = split_head("[2026-05-02 11:22:33,123] LMCache INFO: Adjusted CPU memory size")
     assert head.text == "Adjusted CPU memory size"
+
+
+def test_a_foreign_prefix_hides_no_process_tag() -> None:
+    head = split_head(
+        "vllm-0 app (Worker_TP1 pid=61) INFO 10-06 15:57:50 [gpu_worker.py:298] Available"
+    )
+    assert (head.text, head.rank, head.pid) == ("Available", "TP1", 61)
+
+
+def test_a_log_line_quoted_in_a_message_is_no_head() -> None:
+    head = split_head("[2026-03-01 11:52:01 TP3] echo: [2026-03-01 10:00:00 TP1] Load weight begin")
+    assert head.rank == "TP3"
+
+
+def test_a_level_is_no_host() -> None:
+    """Rust's tracing writes a five-letter level with one space on each side."""
+    head = split_head("2026-05-01T10:00:00.000000Z ERROR text_generation_launcher: Shard 0 failed")
+    assert head.text == "ERROR text_generation_launcher: Shard 0 failed"
+    assert head.name is None
+
+
+@pytest.mark.parametrize("prefix", ["[1,3]<stdout>:", "[1,3]<stderr>: ", "3: "])
+def test_mpi_numbers_the_ranks_that_tensorrt_llm_does_not(prefix: str) -> None:
+    head = split_head(f"{prefix}[TensorRT-LLM][INFO] Loaded engine size: 3404 MiB")
+    assert head.rank == "RANK 3"
+    assert split_head(f"{prefix}(EngineCore pid=7) INFO 10-06 15:57:50 [a.py:1] m").rank == "_"

@@ -82,11 +82,10 @@ def test_docker_entries_may_be_coloured_and_quoted() -> None:
         'time=2026-05-05T01:30:33Z level=INFO msg="model weights" device=CUDA1 size="14.0 GiB"',
         "  0%| 0/7\r 50%| 3/7\r[2026-03-01 11:51:49 TP0] Memory pool end. avail mem=9.00 GB",
     ]
-    newest = _bytes(_docker(lines)).newest
-    assert newest is not None
-    assert newest.ranks["TP0"]["avail_before_load_bytes"] == round(94.04 * 2**30)
-    assert newest.ranks["TP0"]["avail_after_pool_bytes"] == 9 * 2**30
-    assert newest.ranks["CUDA1"]["weights_bytes"] == 14 * 2**30
+    sglang, ollama = _bytes(_docker(lines)).invocations
+    assert sglang.ranks["TP0"]["avail_before_load_bytes"] == round(94.04 * 2**30)
+    assert sglang.ranks["TP0"]["avail_after_pool_bytes"] == 9 * 2**30
+    assert ollama.ranks["CUDA1"]["weights_bytes"] == 14 * 2**30
 
 
 def test_journal_records_give_the_same() -> None:

@@ -1,0 +1,134 @@
+"""Logs that nobody handed over: shared by engines, cut short, of other programs, exported."""
+
+# ruff: noqa: E501  (log lines stand as engines print them)
+
+from __future__ import annotations
+
+import json
+import struct
+
+import pytest
+
+from fleetmem.controller.startup.model import Startup
+from fleetmem.controller.startup.parse import Parser, parse
+
+GIB = 2**30
+SGLANG = [
+    "[2025-11-20 07:00:01] server_args=ServerArgs(model_path='/m/a', mem_fraction_static=0.4)",
+    "[2025-11-20 07:00:14 TP0] Load weight begin. avail mem=78.50 GB",
+    "[2025-11-20 07:00:17 TP0] Load weight end. type=QwenForCausalLM, dtype=torch.bfloat16, avail mem=66.00 GB, mem usage=12.50 GB.",
+    "[2025-11-20 07:00:19 TP0] KV Cache is allocated. #tokens: 20000, K size: 2.50 GB, V size: 2.50 GB",
+    "[2025-11-20 07:00:41 TP0] max_total_num_tokens=20000, chunked_prefill_size=8192, max_prefill_tokens=16384, max_running_requests=64, context_len=4096, available_gpu_mem=6.50 GB",
+]
+VLLM = [
+    "INFO 11-20 07:00:02 [api_server.py:1034] vLLM API server version 0.9.2",
+    "INFO 11-20 07:00:15 [core.py:70] Initializing a V1 LLM engine (v0.9.2) with config: model='/m/b', max_seq_len=4096",
+    "INFO 11-20 07:00:18 [gpu_model_runner.py:1801] Model loading took 14.2500 GiB and 3.300 seconds",
+    "INFO 11-20 07:00:40 [gpu_worker.py:232] Available KV cache memory: 15.50 GiB",
+    "INFO 11-20 07:00:42 [kv_cache_utils.py:716] GPU KV cache size: 37,376 tokens",
+]
+
+
+def _bytes(data: bytes, size: int = 1 << 16) -> Startup:
+    parser = Parser()
+    for at in range(0, len(data), size):
+        parser.feed(data[at : at + size])
+    return parser.finish()
+
+
+def test_two_engines_in_one_log_have_starts_of_their_own() -> None:
+    """Line by line in turn, as compose writes them."""
+    lines = [line for pair in zip(SGLANG, VLLM, strict=True) for line in pair]
+    sglang, vllm = parse(lines).invocations
+    assert (sglang.engine_name, vllm.engine_name) == ("sglang", "vllm")
+    assert (sglang.version, vllm.version) == (None, "0.9.2")
+    assert sglang.to_json()["ranks"] == parse(SGLANG).invocations[0].to_json()["ranks"]
+    assert vllm.to_json()["ranks"] == parse(VLLM).invocations[0].to_json()["ranks"]
+    assert (sglang.config["model_path"], vllm.config["model"]) == ("/m/a", "/m/b")
+    assert vllm.engine["max_tokens"] == 37376
+
+
+def test_a_second_start_of_one_of_two_engines_is_a_new_one() -> None:
+    lines = SGLANG + VLLM + SGLANG
+    assert [one.engine_name for one in parse(lines).invocations] == ["sglang", "vllm", "sglang"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "INFO:     Application startup complete.",
+        "INFO:     Uvicorn running on http://127.0.0.1:9000 (Press CTRL+C to quit)",
+        "INFO:     Application shutdown complete.",
+        "loading model",
+        "redis: server is listening on port 6379",
+        "app: failed to load model weights.bin",
+        "2026-03-01 10:00:00,123 INFO wrote 12.3 GB of 40 GiB",
+        "[2026-03-01 13:00:00 TP0] Decode batch. #running-req: 12, #token: 48211, token usage: 0.30",
+        "KV cache pool is full. Retract requests. #retracted_reqs: 1",
+    ],
+)
+def test_other_programs_lines_start_nothing(line: str) -> None:
+    assert parse([line]).invocations == ()
+
+
+def test_the_web_server_makes_a_known_engine_ready() -> None:
+    newest = parse([*VLLM, "INFO:     Application startup complete."]).newest
+    assert newest is not None
+    assert (newest.engine_name, newest.status) == ("vllm", "ready")
+
+
+def test_a_number_that_the_end_cuts_is_not_read() -> None:
+    whole = SGLANG[-1].encode()
+    cut = whole[: whole.index(b"8192") + 2]
+    for data in (cut, cut + b"\0\0\0", cut + b"\0\0\n"):
+        inv = _bytes(data).invocations[0]
+        assert inv.engine == {"max_total_num_tokens": 20000}
+    assert _bytes(cut + b"\n").invocations[0].engine["chunked_prefill_size"] == 81
+    assert _bytes(whole[: whole.index(b"20000") + 3]).invocations == ()
+    assert _bytes(whole).invocations[0].ranks["TP0"]["available_final_bytes"] == 6.5 * GIB
+
+
+def _export(lines: list[str], binary: bool) -> bytes:
+    data = b""
+    for number, line in enumerate(lines):
+        text = line.encode() + b"\nmore of it" if binary else line.encode()
+        field = b"MESSAGE\n" + struct.pack("<Q", len(text)) + text if binary else b"MESSAGE=" + text
+        stamp = 1_772_127_600_000_000 + number * 1_000_000
+        data += b"__CURSOR=s=%d\n__REALTIME_TIMESTAMP=%d\n" % (number, stamp)
+        data += b"_CMDLINE=python3 -m sglang.launch_server --mem-fraction-static 0.5\n"
+        data += field + b"\n_PID=47\n_SYSTEMD_INVOCATION_ID=" + b"ab" * 16 + b"\n\n"
+    return data
+
+
+@pytest.mark.parametrize("binary", [False, True])
+@pytest.mark.parametrize("size", [1, 7, 1 << 16])
+def test_journal_export_is_read(binary: bool, size: int) -> None:
+    (inv,) = _bytes(_export(SGLANG, binary), size).invocations
+    assert inv.invocation_id == "ab" * 16
+    assert inv.started == "2026-02-26T17:40:00Z"
+    assert inv.ranks == parse(SGLANG).invocations[0].ranks
+    assert inv.config["mem_fraction_static"] == 0.4
+
+
+@pytest.mark.parametrize("cut", [30, 150, 200, 333])
+def test_a_cut_export_gives_what_it_holds(cut: int) -> None:
+    data = _export(SGLANG, True)
+    assert len(_bytes(data[:-cut]).invocations) == 1
+
+
+def test_a_journal_field_with_the_command_line_is_no_start() -> None:
+    lines = []
+    for line in SGLANG:
+        lines += [
+            "Thu 2026-02-26 17:41:22.123456 UTC [s=1;i=2]",
+            "    _CMDLINE=python3 -m sglang.launch_server --mem-fraction-static 0.5",
+            f"    MESSAGE={line}",
+        ]
+    (inv,) = parse(lines).invocations
+    assert inv.config["mem_fraction_static"] == 0.4
+
+
+def test_shippers_put_whole_lines_without_newlines_into_log() -> None:
+    rows = [json.dumps({"log": line, "kubernetes": {"pod_name": "a"}}) for line in SGLANG]
+    (inv,) = parse(rows).invocations
+    assert inv.ranks == parse(SGLANG).invocations[0].ranks
