@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from .patterns import Step
+from .patterns import Phase, Step
 
 Scalar = str | int | float | bool | None
 _SIZE = re.compile(r"(-?\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB|TiB|kB|MB|GB)\Z")
@@ -57,6 +57,7 @@ class PatternModel(_Strict):
     match: str
     also: list[str] = []
     step: Step = "set"
+    phase: Phase | None = None
     set: dict[str, Scalar] = {}
     keys: list[str] = []
     units: dict[str, float] = {}

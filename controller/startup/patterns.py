@@ -3,8 +3,9 @@
 A file belongs to one engine (or to none: ``common``) and lists patterns. A pattern says in
 which lines it may apply (``find``, plain text), what must match (``match``), what else to
 look for in the same line (``also``), what the line means (``step``) and at least one line of
-its own with the figures it must give. Figures are named by scope: a bare name belongs to the
-rank, ``engine.``, ``config.`` and ``error.`` to the invocation.
+its own with the figures it must give; ``phase`` says that the line marks a moment of a start.
+Figures are named by scope: a bare name belongs to the rank, ``engine.``, ``config.`` and
+``error.`` to the invocation.
 """
 
 from __future__ import annotations
@@ -28,16 +29,21 @@ Step = Literal[
     "presence", "config", "window_total", "gpu_list", "breakdown", "count", "least",
     "ignore",
 ]  # fmt: skip
+Phase = Literal["before-load", "after-load", "after-init", "failed", "stopped"]
 UNIT_WORDS = ("GiB", "MiB", "GB")
 
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One compiled pattern; ``where`` is ``file:line`` of its definition."""
+    """One compiled pattern; ``where`` is ``file:line`` of its definition.
+
+    ``phase`` is what the line says about the moment of a start, for ``snapshot --follow-start``.
+    """
 
     id: str
     engine: str | None
     step: Step
+    phase: Phase | None
     find: tuple[str, ...]
     unless: tuple[str, ...]
     match: Template
@@ -198,6 +204,7 @@ def _compile(document: Document, model: Any, number: int) -> Pattern | None:
         id=one.id,
         engine=None if model.engine == "common" else model.engine,
         step=one.step,
+        phase=one.phase,
         find=tuple(one.find),
         unless=tuple(one.unless),
         match=templates[0],

@@ -265,6 +265,11 @@ def step_failed(build: Build, rank: Rank | None, event: Event) -> None:
     build.status = "failed"
 
 
+def ended_cleanly(status: str) -> bool:
+    """Whether an exit status, as systemd prints it, is one of a process that was to end."""
+    return status.startswith("0/") or status.endswith(("/TERM", "/INT"))
+
+
 def step_exit(build: Build, rank: Rank | None, event: Event) -> None:
     status = str(event.values.get("exit_status", ""))
     build.ended = True
@@ -272,7 +277,7 @@ def step_exit(build: Build, rank: Rank | None, event: Event) -> None:
         build.notes["exit_status"] = status
     if result := event.values.get("unit_result"):
         build.notes["unit_result"] = result
-    if status.startswith("0/") or status.endswith(("/TERM", "/INT")):
+    if ended_cleanly(status):
         step_stopped(build, rank, event)
     elif status or result or event.pattern == "subprocess-exited":
         build.status = "failed"
