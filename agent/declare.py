@@ -29,6 +29,7 @@ MODULES = {
     "journal.read": "probes.journal",
     "engine.find": "probes.engine",
     "engine.request": "probes.engine_request",
+    "unit.state": "probes.unit",
     "numa.nodes": "probes.numa",
     "pagecache.files": "probes.pagecache",
     "pagecache.drop": "actions.pagecache",

@@ -806,6 +806,21 @@ class JournalRead(TypedDict):
     now_us: int
 
 
+# --- unit.state ----------------------------------------------------------------------------
+
+
+class UnitState(TypedDict):
+    """Reading of ``unit.state``: systemd's own words. ``restarts`` and ``result`` are ``None``
+    where this systemd does not tell them."""
+
+    name: str
+    load: str
+    active: str
+    sub: str
+    result: str | None
+    restarts: int | None
+
+
 # --- engine.find ---------------------------------------------------------------------------
 
 

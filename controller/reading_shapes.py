@@ -14,6 +14,7 @@ SHAPES = {
     "journal.read": "JournalRead",
     "engine.find": "EngineLogs",
     "engine.request": "EngineRequest",
+    "unit.state": "UnitState",
     "numa.nodes": "NumaNodes",
     "pagecache.files": "PageCacheFiles",
     "processes.memory": "ProcessesMemory",

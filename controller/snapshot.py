@@ -20,7 +20,7 @@ from fleetmem.controller.memory_views import Look
 from fleetmem.controller.runner import HostEnd, run_hosts
 
 if TYPE_CHECKING:
-    from fleetmem.controller.envelope import Envelope, HostEntry
+    from fleetmem.controller.envelope import Envelope, HostEntry, Run
     from fleetmem.controller.history import History
     from fleetmem.controller.inventory import Host
     from fleetmem.controller.playbook import Playbook
@@ -70,17 +70,14 @@ class MemoryRun:
     entries: dict[str, HostEntry] = field(default_factory=dict)
     looks: dict[str, Look] = field(default_factory=dict)
     run_id: str = ""
+    _run: Run = field(init=False)
+    _history: History | None = None
+    _earlier: dict[str, dict[str, Any]] = field(default_factory=dict)
 
     async def run(self) -> Envelope:
         """The envelope; what was finished before an interrupt is kept."""
-        run = env.new_run(self.command)
-        self.run_id = run["id"]
-        self.entries = {host.name: env.new_host(host.name, "not_attempted") for host in self.hosts}
+        self.begin()
         linker = link.Linker(self.settings, self.on_event)
-        history = self._open_history()
-        before = self._before(history)
-        if history:
-            history.begin(run, list(self.entries))
 
         async def work(host: Host, phase: Any) -> HostEnd:
             begin = time.monotonic()
@@ -92,18 +89,9 @@ class MemoryRun:
                 )
             finally:
                 await held.close()
-            self._fill(host.name, rows)
+            self.fill(host.name, rows)
             self.entries[host.name]["seconds"] = round(time.monotonic() - begin, 3)
             return HostEnd(host.name, "partial" if partial(rows) else "ok")
-
-        def ended(end: HostEnd) -> None:
-            entry = self.entries[end.host]
-            entry["outcome"] = end.outcome
-            if end.error is not None:
-                entry["error"] = end.error.to_json()
-            self.on_event({"kind": "host_done", "host": end.host, "outcome": end.outcome})
-            if history:
-                history.record_host(run["id"], entry)
 
         interrupted = None
         try:
@@ -112,7 +100,7 @@ class MemoryRun:
                 work,
                 fanout=self.settings.fanout,
                 deadline_seconds=self.settings.host_timeout_seconds,
-                on_end=ended,
+                on_end=self._ended,
                 on_phase=lambda host, text: self.on_event(
                     {"kind": "phase", "host": host, "text": text}
                 ),
@@ -120,13 +108,40 @@ class MemoryRun:
             )
         except asyncio.CancelledError:
             interrupted = errors.EXIT_SIGINT  # what is finished is kept
-        envelope = env.new_envelope(run, list(self.entries), list(self.entries.values()))
-        envelope["findings"] = judge(self.playbooks, self._cases(before))
+        return self.finish(interrupted)
+
+    def begin(self) -> None:
+        """Open the run in the history; every host is a row from now on."""
+        self._run = env.new_run(self.command)
+        self.run_id = self._run["id"]
+        self.entries = {host.name: env.new_host(host.name, "not_attempted") for host in self.hosts}
+        self._history = self._open_history()
+        self._earlier = self._before(self._history)
+        if self._history:
+            self._history.begin(self._run, list(self.entries))
+
+    def record(self, host: str) -> None:
+        """Keep the row of *host* as it is now."""
+        if self._history:
+            self._history.record_host(self.run_id, self.entries[host])
+
+    def finish(self, interrupted: int | None = None) -> Envelope:
+        """Judge what there is and close the run."""
+        envelope = env.new_envelope(self._run, list(self.entries), list(self.entries.values()))
+        envelope["findings"] = judge(self.playbooks, self._cases(self._earlier))
         env.finish(envelope, exit_code(envelope, interrupted=interrupted))
-        if history:
-            history.finish(envelope)
-            history.close()
+        if self._history:
+            self._history.finish(envelope)
+            self._history.close()
         return envelope
+
+    def _ended(self, end: HostEnd) -> None:
+        entry = self.entries[end.host]
+        entry["outcome"] = end.outcome
+        if end.error is not None:
+            entry["error"] = end.error.to_json()
+        self.on_event({"kind": "host_done", "host": end.host, "outcome": end.outcome})
+        self.record(end.host)
 
     def _nodes(self, host: str, rows: Rows, phase: Any) -> None:
         """The places are known: they are kept, and said, before the files are.
@@ -135,7 +150,7 @@ class MemoryRun:
         """
         if FILES not in self.calls:
             return
-        self._fill(host, dict(rows))
+        self.fill(host, dict(rows))
         entry = self.entries[host]
         if "snapshot" in entry:
             section = entry["snapshot"]
@@ -143,7 +158,7 @@ class MemoryRun:
             self.on_event({**event, "entry": dict(entry), "run": self.run_id})
         phase("page cache")
 
-    def _fill(self, host: str, rows: Rows) -> None:
+    def fill(self, host: str, rows: Rows) -> None:
         """Keep *rows* and what is made of them; ProbeFailed where they make no sense."""
         entry = self.entries[host]
         entry["readings"] = rows
@@ -207,6 +222,17 @@ def _boot(readings: Mapping[str, Any]) -> str | None:
     return facts["boot_id"] if facts else None
 
 
+def calls_of(settings: FleetSettings, options: SnapshotOptions) -> dict[str, dict[str, Any]]:
+    """The probes of one look, with their arguments."""
+    calls: dict[str, dict[str, Any]] = {name: {} for name in NODES}
+    most = max(_LARGEST, options.numa_maps)
+    calls["processes.memory"] = {"numa": options.numa_maps, "largest": most}
+    if options.scan_files:
+        budget = min(_SCAN_SECONDS, settings.host_timeout_seconds / 2)
+        calls[FILES] = {"paths": list(options.files), "largest": _FILES, "seconds": budget}
+    return calls
+
+
 async def snapshot(
     hosts: tuple[Host, ...],
     settings: FleetSettings,
@@ -216,18 +242,12 @@ async def snapshot(
     """One ``snapshot`` section a host, and the findings over all of them."""
     from fleetmem.controller.playbook import load
 
-    calls: dict[str, dict[str, Any]] = {name: {} for name in NODES}
-    most = max(_LARGEST, options.numa_maps)
-    calls["processes.memory"] = {"numa": options.numa_maps, "largest": most}
-    if options.scan_files:
-        budget = min(_SCAN_SECONDS, settings.host_timeout_seconds / 2)
-        calls[FILES] = {"paths": list(options.files), "largest": _FILES, "seconds": budget}
     run = MemoryRun(
         hosts=hosts,
         settings=settings,
         on_event=on_event,
         command="snapshot",
-        calls=calls,
+        calls=calls_of(settings, options),
         playbooks=[load(name) for name in PLAYBOOKS],
         phase=options.phase,
     )

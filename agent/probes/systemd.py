@@ -21,14 +21,14 @@ SIGKILL = 9
 
 def show(units: List[str]) -> Dict[str, Tuple[Optional[str], int]]:
     """(live, gone or ``None``, main pid or 0) of each unit; empty where there is no answer."""
-    program = next((place for place in PLACES if sysroot.exists(place)), None)
-    if program is None:
-        return {}
-    text = _run(
-        sysroot.path(program),
-        ["systemctl", "show", "-p", "ActiveState,LoadState,MainPID", "--", *units],
-    )
+    text = ask(["systemctl", "show", "-p", "ActiveState,LoadState,MainPID", "--", *units])
     return {} if text is None else parse(units, text)
+
+
+def ask(words: List[str]) -> Optional[str]:
+    """What systemctl prints, else ``None``."""
+    program = next((place for place in PLACES if sysroot.exists(place)), None)
+    return None if program is None else _run(sysroot.path(program), words)
 
 
 def parse(units: List[str], text: str) -> Dict[str, Tuple[Optional[str], int]]:
