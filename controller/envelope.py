@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NotRequired, TypedDict, cast, get_args
 
-from fleetmem.controller.memory_shapes import Diff, Snapshot
+from fleetmem.controller.memory_shapes import Diff, Follow, Snapshot
 
 SCHEMA = "fleetmem/1"
 
@@ -192,6 +192,7 @@ class HostEntry(TypedDict):
     reclaim: NotRequired[Reclaim]
     snapshot: NotRequired[Snapshot]
     diff: NotRequired[Diff]
+    follow: NotRequired[Follow]
     resolved: NotRequired[Resolved]
     startup: NotRequired[list[dict[str, Any]]]
     logs: NotRequired[list[dict[str, Any]]]

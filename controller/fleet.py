@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from fleetmem.controller.audit import AuditOptions
     from fleetmem.controller.envelope import Envelope, HostEntry
+    from fleetmem.controller.follow import FollowOptions
     from fleetmem.controller.inventory import Host
     from fleetmem.controller.log_lines import LogOptions
     from fleetmem.controller.reclaim.options import ReclaimOptions
@@ -126,6 +127,13 @@ class Fleet:
         self._warn(on_event)
         return await snapshot(self.hosts, self.settings, options, on_event)
 
+    async def follow_start(self, options: FollowOptions, on_event: OnEvent = _silent) -> Envelope:
+        """A snapshot at each mark of an engine's start: before-load, after-load, after-init."""
+        from fleetmem.controller.follow import follow_start
+
+        self._warn(on_event)
+        return await follow_start(self.hosts, self.settings, options, on_event)
+
     async def run_playbooks(
         self, playbooks: Sequence[str], on_event: OnEvent = _silent, command: str = "audit"
     ) -> Envelope:
@@ -171,6 +179,10 @@ class SyncFleet:
     def snapshot(self, options: SnapshotOptions, on_event: OnEvent = _silent) -> Envelope:
         """See :meth:`Fleet.snapshot`."""
         return asyncio.run(self._fleet.snapshot(options, on_event))
+
+    def follow_start(self, options: FollowOptions, on_event: OnEvent = _silent) -> Envelope:
+        """See :meth:`Fleet.follow_start`."""
+        return asyncio.run(self._fleet.follow_start(options, on_event))
 
     def run_playbooks(self, playbooks: Sequence[str], on_event: OnEvent = _silent) -> Envelope:
         """See :meth:`Fleet.run_playbooks`."""

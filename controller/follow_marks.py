@@ -57,7 +57,9 @@ class Told:
     @property
     def over(self) -> str | None:
         """How the start ended: after-init, failed or stopped, whichever came first."""
-        ends = [self.marks[name] for name in ("after-init", FAILED, "stopped") if name in self.marks]
+        ends = [
+            self.marks[name] for name in ("after-init", FAILED, "stopped") if name in self.marks
+        ]
         return min(ends, key=lambda mark: mark.microseconds).phase if ends else None
 
 
@@ -76,14 +78,16 @@ def told(lines: Iterable[LogLine], rows: Sequence[Pattern], started_us: int) -> 
 
     before-load is the unit's start: its manager's first line, else *started_us*. after-load is
     reached when every rank that began to load has said that it is done, and rests on the last
-    one's line. A web server's line (``engine.uvicorn``) is no after-init where the engine has a
-    line of its own for it: the web server may be up before the model is.
+    one's line. failed rests on the first error whose kind is known, else on the first line that
+    says that something ended. A web server's line (``engine.uvicorn``) is no after-init where
+    the engine has a line of its own for it: the web server may be up before the model is.
     """
     ordered = sorted(lines, key=lambda line: line.microseconds or 0)
     found = [one for line in ordered for one in _of(line, rows)]
     speaking = {event.engine for event, _ in found if event.engine is not None}
     answering = {row.engine for row in rows if row.phase == "after-init"} & speaking
     begun: dict[str, int] = {}
+    failing: list[tuple[bool, int, Mark]] = []
     done: dict[str, Mark] = {}
     marks = {"before-load": _start(ordered, started_us)}
     for event, mark in found:
@@ -94,8 +98,12 @@ def told(lines: Iterable[LogLine], rows: Sequence[Pattern], started_us: int) -> 
             begun.setdefault(rank, mark.microseconds)
         elif mark.phase == "after-load":
             done.setdefault(rank, mark)
+        elif mark.phase == FAILED:
+            failing.append((event.step != "error", mark.microseconds, mark))
         else:
             marks.setdefault(mark.phase, mark)
+    if failing:
+        marks[FAILED] = min(failing, key=lambda one: one[:2])[2]
     loading = tuple(rank for rank in begun if rank not in done)
     if done and not loading:
         marks["after-load"] = max(done.values(), key=lambda mark: mark.microseconds)

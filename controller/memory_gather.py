@@ -38,8 +38,10 @@ async def memory_readings(
     session: Session,
     calls: Mapping[str, Mapping[str, Any]],
     on_nodes: Callable[[Rows], None] = lambda rows: None,
+    large_bytes: int = _LARGE_BYTES,
 ) -> Rows:
-    """Call what *calls* names (probe → arguments), and who the large processes are.
+    """Call what *calls* names (probe → arguments), and who the large processes are: those that
+    hold GPU memory, or *large_bytes* of the host's.
 
     *on_nodes* is called once everything but the files is there.
     """
@@ -48,7 +50,7 @@ async def memory_readings(
     try:
         found = await asyncio.gather(*(_ask(session, name, calls[name]) for name in first))
         rows: Rows = dict(zip(first, found, strict=True))
-        pids = large_pids(rows)
+        pids = large_pids(rows, large_bytes)
         if pids and ("processes.memory" in rows or "gpu.processes" in rows):
             rows[IDENTITY] = await gather.ask(session, IDENTITY, {"pids": pids})
         on_nodes(rows)
@@ -72,7 +74,7 @@ async def _files(session: Session, calls: Mapping[str, Mapping[str, Any]]) -> Re
     return await gather.ask(session, FILES, dict(calls[FILES]))
 
 
-def large_pids(rows: Mapping[str, Reading]) -> list[int]:
+def large_pids(rows: Mapping[str, Reading], large_bytes: int = _LARGE_BYTES) -> list[int]:
     """Processes with GPU memory, and the largest others: those whose owner is worth asking for."""
     pids: dict[int, None] = {}
     listed = plain(rows).get("gpu.processes")
@@ -80,7 +82,7 @@ def large_pids(rows: Mapping[str, Reading]) -> list[int]:
         pids.update((p["pid"], None) for p in gpu["processes"] if p["state"] == "alive")
     memory = plain(rows).get("processes.memory")
     for process in memory["processes"] if memory else ():
-        if process["resident_bytes"] >= _LARGE_BYTES and len(pids) < _IDENTIFIED:
+        if process["resident_bytes"] >= large_bytes and len(pids) < _IDENTIFIED:
             pids[process["pid"]] = None
     return sorted(pids)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NotRequired, TypedDict
 
 Backing = Literal[
     "file", "anon", "shmem", "hugetlb", "slab", "kernel", "device", "free", "unaccounted"
@@ -123,8 +123,27 @@ class PageCache(TypedDict):
     coverage: dict[str, Any]
 
 
+class PhaseMark(TypedDict):
+    """The log line that a snapshot of a followed start rests on. Times are the host's clock.
+
+    ``time`` is the line's, ``taken`` that of the last reading, ``delay_seconds`` between them.
+    ``text`` is ``None`` where only the moment of the start is known; ``pattern`` is the mark's
+    row in ``playbooks/engines``. ``note`` says what stands between line and snapshot.
+    """
+
+    unit: str
+    invocation: str
+    time: str
+    text: str | None
+    rank: str | None
+    pattern: str | None
+    taken: str
+    delay_seconds: float
+    note: str | None
+
+
 class Snapshot(TypedDict):
-    """Memory of one host at one moment."""
+    """Memory of one host at one moment; ``mark`` where a log's line named the moment."""
 
     phase: str | None
     boot_id: str | None
@@ -134,6 +153,7 @@ class Snapshot(TypedDict):
     processes: list[Process]
     page_cache: PageCache
     table: list[Row]
+    mark: NotRequired[PhaseMark]
 
 
 class Change(TypedDict):
@@ -156,3 +176,45 @@ class Diff(TypedDict):
     before_phase: str | None
     after_phase: str | None
     rows: list[Change]
+
+
+class PhaseTaken(TypedDict):
+    """One phase of a followed start: which run recorded it, and on which line it rests."""
+
+    phase: str
+    run: str
+    mark: PhaseMark
+
+
+class PhaseMissed(TypedDict):
+    """A phase of which there is no snapshot, with the reason."""
+
+    phase: str
+    why: str
+
+
+class FailedStart(TypedDict):
+    """An earlier start of the unit that failed; ``text`` is its failing line where known."""
+
+    invocation: str
+    time: str | None
+    text: str | None
+
+
+class Follow(TypedDict):
+    """How a unit's start was followed on one host.
+
+    ``status``: waiting (no start was seen), starting, ready, failed. ``restarts`` of the unit
+    were seen meanwhile; ``phases`` are of the newest start. ``changes`` compares each phase
+    with the one before it.
+    """
+
+    unit: str
+    status: Literal["waiting", "starting", "ready", "failed"]
+    invocation: str | None
+    restarts: int
+    phases: list[PhaseTaken]
+    missed: list[PhaseMissed]
+    failed: list[FailedStart]
+    changes: list[Diff]
+    next: list[str]

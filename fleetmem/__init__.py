@@ -10,6 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fleetmem.controller.audit import AuditOptions as AuditOptions
     from fleetmem.controller.fleet import Fleet as Fleet
+    from fleetmem.controller.follow import FollowOptions as FollowOptions
     from fleetmem.controller.log_lines import LogOptions as LogOptions
     from fleetmem.controller.reclaim.options import ReclaimOptions as ReclaimOptions
     from fleetmem.controller.settings import FleetSettings as FleetSettings
@@ -20,6 +21,7 @@ _HOMES = {
     "AuditOptions": "fleetmem.controller.audit",
     "Fleet": "fleetmem.controller.fleet",
     "FleetSettings": "fleetmem.controller.settings",
+    "FollowOptions": "fleetmem.controller.follow",
     "LogOptions": "fleetmem.controller.log_lines",
     "ReclaimOptions": "fleetmem.controller.reclaim.options",
     "SnapshotOptions": "fleetmem.controller.snapshot",
@@ -29,6 +31,7 @@ __all__ = [
     "AuditOptions",
     "Fleet",
     "FleetSettings",
+    "FollowOptions",
     "LogOptions",
     "ReclaimOptions",
     "SnapshotOptions",

@@ -60,6 +60,8 @@ def name_inventory(envelope: Envelope, inventory: str | None) -> None:
         if "reclaim" in entry:
             section = entry["reclaim"]
             section["next"] = [whole(step, inventory) for step in section["next"]]
+        if "follow" in entry:
+            entry["follow"]["next"] = [whole(step, inventory) for step in entry["follow"]["next"]]
     for finding in envelope["findings"]:
         finding["next"] = [whole(step, inventory) for step in finding["next"]]
 

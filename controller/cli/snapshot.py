@@ -9,9 +9,11 @@ from typing import Any
 import click
 
 from fleetmem.controller.cli import engine
+from fleetmem.controller.cli.follow import follow
 from fleetmem.controller.cli.live import Live
 from fleetmem.controller.cli.options import Command, Common, common, option
 from fleetmem.controller.cli.screen import Screen
+from fleetmem.controller.cli.values import span
 from fleetmem.controller.envelope import Envelope
 from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.render.line import WIDTH
@@ -23,6 +25,9 @@ from fleetmem.controller.snapshot import NUMA_MAPS, SnapshotOptions
 _ABOUT = """Show every byte of host and GPU memory by backing, owner, place and lifetime.
 
 Changes nothing. File pages are traced to files; --files adds paths to look at.
+
+--follow-start takes a snapshot at each mark of a unit's log while it starts: before-load,
+after-load, after-init, or failed; without the page cache of files unless --files names some.
 """
 
 
@@ -30,6 +35,13 @@ def _phase(value: str) -> str:
     """One word that names a moment, such as before-load."""
     if not value or len(value) > 40 or not all(c.isalnum() or c in "-_." for c in value):
         raise click.BadParameter(f"{value!r} is no phase; write letters, digits and dashes")
+    return value
+
+
+def _unit(value: str) -> str:
+    """One systemd unit; a pattern could mean several."""
+    if not value or value.startswith("-") or set(value) & set("*?[/ \t\n"):
+        raise click.BadParameter(f"{value!r} names no unit, such as vllm or vllm@0.service")
     return value
 
 
@@ -57,6 +69,19 @@ def _phase(value: str) -> str:
     place="advanced",
     help="Read on which NUMA nodes the pages of the N largest processes lie.",
 )
+@option(
+    "--follow-start",
+    type=_unit,
+    metavar="UNIT",
+    help="Wait for the unit to start (or take the start under way) and look at each phase.",
+)
+@option(
+    "--follow-timeout",
+    type=span,
+    metavar="SPAN",
+    place="advanced",
+    help="For the start, waiting for it included, such as 90s or 2h.  [default: 30m]",
+)
 @common(hosts="required", picture=True)
 def command(
     common: Common,
@@ -65,6 +90,8 @@ def command(
     files: tuple[str, ...],
     no_files: bool,
     numa_maps: int,
+    follow_start: str | None,
+    follow_timeout: float | None,
 ) -> int:
     """Parse, run, show; the process status."""
     paths = tuple(dict.fromkeys([*files, *more]))
@@ -72,13 +99,19 @@ def command(
         raise click.UsageError(f"{more[0]!r}: write --files before paths")
     if paths and no_files:
         raise click.UsageError("--files and --no-files exclude each other")
-    options = SnapshotOptions(
-        phase=phase, files=paths, scan_files=not no_files, numa_maps=numa_maps
-    )
+    if follow_start is not None and phase is not None:
+        raise click.UsageError("--follow-start names the phases itself; leave --phase out")
+    if follow_start is None and follow_timeout is not None:
+        raise click.UsageError("--follow-timeout belongs to --follow-start")
+    scan = bool(paths) if follow_start is not None else not no_files
+    options = SnapshotOptions(phase=phase, files=paths, scan_files=scan, numa_maps=numa_maps)
     screen = Screen(common)
     try:
         fleet = engine.load_fleet(common)
-        status = _snapshot(fleet, options, common, screen)
+        if follow_start is not None:
+            status = follow(fleet, follow_start, follow_timeout, options, common, screen)
+        else:
+            status = _snapshot(fleet, options, common, screen)
         screen.close()
     finally:
         screen.discard()

@@ -9,6 +9,7 @@ from fleetmem.controller.envelope import Envelope
 from fleetmem.controller.render.audit import audit_lines
 from fleetmem.controller.render.cache import cache_plan_lines, cache_result_lines
 from fleetmem.controller.render.findings import folded_lines
+from fleetmem.controller.render.follow import follow_lines
 from fleetmem.controller.render.hosts import checked_lines
 from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
 from fleetmem.controller.render.reclaim import reclaim_lines
@@ -65,6 +66,8 @@ def recorded_lines(envelope: Envelope) -> list[Line]:
     if any("cache" in entry.get("reclaim", {}) for entry in envelope["hosts"]):
         plan = cache_plan_lines(envelope["hosts"])
         return [*lines, *plan, *([()] if plan else []), *cache_result_lines(envelope["hosts"])]
+    if any("follow" in entry for entry in envelope["hosts"]):
+        return [*lines, *follow_lines(envelope)]
     if any("snapshot" in entry for entry in envelope["hosts"]):
         return [*lines, *snapshot_lines(envelope)]
     if any("reclaim" in entry for entry in envelope["hosts"]):

@@ -137,6 +137,16 @@ def test_a_failure_is_the_first_line_that_says_so(line: str, pattern: str) -> No
     assert due(found, ["failed"]) is None
 
 
+def test_an_error_says_more_than_that_something_ended() -> None:
+    """The traceback's head comes first, the reason after it."""
+    why = "RuntimeError: Not enough memory. Please try to increase --mem-fraction-static."
+    head = (
+        "[2026-05-04 09:10:22 TP0] Scheduler hit an exception: Traceback (most recent call last):"
+    )
+    assert read(*SGLANG[:4], head).marks["failed"].text == head
+    assert read(*SGLANG[:4], head, why).marks["failed"].text == why
+
+
 @pytest.mark.parametrize(
     "line",
     [

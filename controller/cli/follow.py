@@ -1,0 +1,56 @@
+"""``fleetmem snapshot --follow-start``: run it, tell of each mark, show how it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fleetmem.controller.cli import engine
+from fleetmem.controller.cli.live import Live
+from fleetmem.controller.cli.options import Common
+from fleetmem.controller.cli.screen import Screen
+from fleetmem.controller.envelope import Envelope
+from fleetmem.controller.exit_codes import exit_code
+from fleetmem.controller.render.follow import follow_lines
+from fleetmem.controller.render.snapshot_svg import snapshot_svg
+from fleetmem.controller.render.table_rows import table_rows
+from fleetmem.controller.snapshot import SnapshotOptions
+
+
+def follow(
+    fleet: Any,
+    unit: str,
+    timeout_seconds: float | None,
+    look: SnapshotOptions,
+    common: Common,
+    screen: Screen,
+) -> int:
+    """Follow *unit* on the fleet's hosts, each time with *look*; the process status."""
+    from fleetmem.controller.follow import TIMEOUT_SECONDS, FollowOptions
+
+    options = FollowOptions(unit, timeout_seconds or TIMEOUT_SECONDS, look)
+    live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
+
+    def on_event(event: Mapping[str, Any]) -> None:
+        live.on_event(event)
+        if event["kind"] == "follow":
+            live.note(f"{event['host']}: {event['text']}")
+
+    async def work() -> Envelope:
+        async with live.ticking():
+            envelope: Envelope = await fleet.follow_start(options, on_event)
+            return envelope
+
+    envelope, signal_code = engine.run(work, live.note)
+    status = exit_code(
+        envelope,
+        fail_on=None if common.fail_on == "never" else common.fail_on,
+        interrupted=signal_code,
+    )
+    envelope["run"]["exit_code"] = status
+    engine.name_inventory(envelope, common.inventory)
+    screen.lines(follow_lines(envelope, bool(look.files)))
+    if screen.picture:
+        screen.drawn(snapshot_svg(envelope))
+    screen.rows(envelope, table_rows(envelope, common.output == "csv"))
+    return status

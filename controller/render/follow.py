@@ -1,0 +1,171 @@
+"""``snapshot --follow-start``: the last look, the marks, what changed between them. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Sequence
+
+from fleetmem.controller.aggregate import fold_hosts, template
+from fleetmem.controller.envelope import Envelope, HostEntry, new_envelope
+from fleetmem.controller.memory_shapes import PhaseMark, PhaseTaken
+from fleetmem.controller.render.diff import diff_lines
+from fleetmem.controller.render.findings import finding_lines, finding_steps
+from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
+from fleetmem.controller.render.safe import safe
+from fleetmem.controller.render.snapshot import snapshot_lines
+from fleetmem.controller.startup.prefix import pieces, split_head
+
+ORDER = ("before-load", "after-load", "after-init", "failed")
+_HOSTS = 18
+_PHASE = 13
+_RUN = 10
+_AT = 14
+_DELAY = 9
+
+
+def follow_lines(envelope: Envelope, asked: bool = False) -> list[Line]:
+    """The whole screen; *asked*: files were named."""
+    quiet: Envelope = {**envelope, "findings": []}
+    lines = snapshot_lines(quiet, asked) if _looked(envelope) else _not_looked(envelope)
+    marks = _marks(envelope)
+    lines += [(), *marks] if marks else []
+    for before, after in _pairs(envelope):
+        lines += [(), *diff_lines(_changed(envelope, before, after), before, after)]
+    if envelope["findings"]:
+        lines += [(), *finding_lines(envelope["findings"])]
+    return [*lines, *_next(envelope)]
+
+
+def _looked(envelope: Envelope) -> bool:
+    return any("snapshot" in entry for entry in envelope["hosts"])
+
+
+def _not_looked(envelope: Envelope) -> list[Line]:
+    """Nothing was taken: only who was asked, and what went wrong."""
+    lines: list[Line] = []
+    for entry in envelope["hosts"]:
+        error = entry["error"]
+        if error is not None:
+            lines += _wrapped(f"✗ {entry['host']}: {error['code']}: {error['message']}", "bad")
+    return lines
+
+
+def _wrapped(text: str, style: str) -> list[Line]:
+    return [((piece, style),) for piece in wrap(safe(text), WIDTH)]
+
+
+def _marks(envelope: Envelope) -> list[Line]:
+    """A row for each phase that was taken, hosts folded; then what is missing, and why."""
+    entries = [entry for entry in envelope["hosts"] if "follow" in entry]
+    several = len(envelope["hosts"]) > 1
+    lines: list[Line] = []
+    ends: dict[str, list[str]] = {}
+    for entry in entries:
+        section = entry["follow"]
+        if section["invocation"] is None and entry["error"] is not None:
+            continue
+        text = f"{section['unit']}: {section['status']}"
+        if section["restarts"]:
+            text += f", started again {section['restarts']} ×"
+        ends.setdefault(text, []).append(entry["host"])
+    for text, hosts in ends.items():
+        where = f" on {fold_hosts(hosts)}" if several else ""
+        lines += [((piece, "bold"),) for piece in wrap(safe(text + where), WIDTH)]
+    head = (left("HOSTS", _HOSTS) if several else "") + left("PHASE", _PHASE)
+    head += left("RUN", _RUN) + left("LINE AT (UTC)", _AT) + right("TAKEN", _DELAY) + "  LINE"
+    if any(entry["follow"]["phases"] for entry in entries):
+        lines.append(((head, "dim"),))
+    for phase in ORDER:
+        lines += _phase(phase, entries, several)
+    lines += _missing(entries, several)
+    if len(envelope["hosts"]) == 1 and _looked(envelope):
+        error = envelope["hosts"][0]["error"]
+        if error is not None:
+            lines += _wrapped(f"✗ {error['code']}: {error['message']}", "bad")
+    return lines
+
+
+def _phase(phase: str, entries: Sequence[HostEntry], several: bool) -> list[Line]:
+    groups: dict[str, list[tuple[str, PhaseTaken]]] = {}
+    for entry in entries:
+        for one in entry["follow"]["phases"]:
+            if one["phase"] == phase:
+                same = template(f"{one['mark']['pattern']} {one['mark']['note']}")
+                groups.setdefault(same, []).append((entry["host"], one))
+    lines: list[Line] = []
+    for rows in groups.values():
+        marks = [one["mark"] for _, one in rows]
+        delays = [mark["delay_seconds"] for mark in marks]
+        low, high = f"{min(delays):.1f}", f"{max(delays):.1f}"
+        delay = f"+{low} s" if low == high else f"+{low}…{high} s"
+        text = left(phase, _PHASE) + left(rows[0][1]["run"], _RUN)
+        text += left(min(mark["time"] for mark in marks)[11:23], _AT) + right(delay, _DELAY) + "  "
+        said = _message(marks[0])
+        first = left(safe(fold_hosts(host for host, _ in rows)), _HOSTS) if several else ""
+        room = WIDTH - len(first) - len(text)
+        lines.append(((first, ""), (text, ""), (safe(said, room), "dim")))
+        if marks[0]["note"]:
+            lines += [(((" " * len(first)) + f"  ! {safe(marks[0]['note'])}", "warn"),)]
+    return lines
+
+
+def _message(mark: PhaseMark) -> str:
+    """The line without the clocks and names before it; of a rank, the rank."""
+    if mark["text"] is None:
+        return "the unit's start"
+    text = split_head(pieces(mark["text"])[-1]).text.strip() or mark["text"]
+    return f"{mark['rank']}: {text}" if mark["rank"] not in (None, "_") else text
+
+
+def _missing(entries: Sequence[HostEntry], several: bool) -> list[Line]:
+    reasons: dict[str, list[str]] = {}
+    for entry in entries:
+        for missed in entry["follow"]["missed"]:
+            text = f"{missed['phase']} was missed: {missed['why']}"
+            reasons.setdefault(text, []).append(entry["host"])
+        for failed in entry["follow"]["failed"]:
+            text = f"an earlier start failed: {failed['text'] or 'no line says why'}"
+            reasons.setdefault(text, []).append(entry["host"])
+    lines: list[Line] = []
+    for text, hosts in reasons.items():
+        where = f"{fold_hosts(hosts)}: " if several else ""
+        lines += _wrapped(f"! {where}{text}", "warn")
+    return lines
+
+
+def _pairs(envelope: Envelope) -> list[tuple[str, str]]:
+    """The phases that some host took one after the other, in the order of a start."""
+    found = {
+        (str(one["before_phase"]), str(one["after_phase"]))
+        for entry in envelope["hosts"]
+        for one in (entry["follow"]["changes"] if "follow" in entry else ())
+    }
+    return sorted(found, key=lambda pair: (ORDER.index(pair[0]), ORDER.index(pair[1])))
+
+
+def _changed(envelope: Envelope, before: str, after: str) -> Envelope:
+    """The comparison of two phases as ``diff`` shows it, over the hosts that took both in turn."""
+    entries: list[HostEntry] = []
+    for entry in envelope["hosts"]:
+        for one in entry["follow"]["changes"] if "follow" in entry else ():
+            if (one["before_phase"], one["after_phase"]) == (before, after):
+                bare: HostEntry = {**entry, "error": None, "diff": one}
+                entries.append(bare)
+    return new_envelope(envelope["run"], [entry["host"] for entry in entries], entries)
+
+
+def _next(envelope: Envelope) -> list[Line]:
+    """The commands of the findings, then each host's own, equal ones of several hosts folded."""
+    lines = finding_steps(envelope["findings"])
+    said = {step for one in envelope["findings"] for step in one["next"]}
+    commands: dict[str, list[str]] = {}
+    for entry in envelope["hosts"]:
+        for step in entry["follow"]["next"] if "follow" in entry else ():
+            if step not in said:
+                name = shlex.quote(entry["host"])
+                bare = step.replace(f" -H {name} ", " -H \0 ", 1)
+                commands.setdefault(bare, []).append(entry["host"])
+    for bare, hosts in commands.items():
+        text = safe(bare.replace("\0", shlex.quote(fold_hosts(hosts))))
+        lines.append((("  next   " if not lines else " " * 9, "dim"), (text, "next")))
+    return lines
