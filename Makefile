@@ -6,7 +6,7 @@ BASE_PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 
 # Beside what every lab needs: images of systemd hosts, journals of many hosts, the NUMA machine.
 TEST_PACKAGES := mmdebstrap debian-archive-keyring systemd-journal-remote openssl \
-  qemu-system-x86 kmod cpio zstd e2fsprogs
+  qemu-system-x86 kmod cpio zstd e2fsprogs chromium
 
 .PHONY: venv demo test lint types bench lab-setup test-setup clean
 
