@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
@@ -87,8 +86,7 @@ def reclaim_cache(fleet: Any, options: ReclaimOptions, common: Common, screen: S
         interrupted=signal_code,
     )
     envelope["run"]["exit_code"] = status
-    if common.inventory:
-        _name_inventory(envelope, common.inventory)
+    engine.name_inventory(envelope, common.inventory)
     if not screen.table:
         screen.data(envelope)
         return status
@@ -115,14 +113,3 @@ async def _approve(entries: Sequence[HostEntry], options: ReclaimOptions, screen
     how = "[y/N] " if hosts == 1 else "Type the number of hosts to go on, Enter to stop: "
     question = f"Let {what} leave memory on {count(hosts, 'host')}? {how}"
     return await ask.confirm_text(question, hosts)
-
-
-def _name_inventory(envelope: Envelope, inventory: str) -> None:
-    """Make the commands to copy work from here: they need the same ``-i``."""
-    for entry in envelope["hosts"]:
-        if "reclaim" in entry:
-            section = entry["reclaim"]
-            section["next"] = [
-                step.replace(" -H ", f" -i {shlex.quote(inventory)} -H ", 1)
-                for step in section["next"]
-            ]
