@@ -5,7 +5,8 @@
  *            mig= persistence=   ("_" in a name is a space; mig=K: MIG mode on, K instances)
  * charges/X  one allocation a line: gpu= bytes= pid= start= lists=compute,graphics,mps|none
  *            gi= ci= rule=process|file|linger:SECONDS|ipc:PID|sticky
- * faults     OPERATION[.GPU]=CODE|hang|slow:SECONDS, processes.N=scrambled|unknown,
+ * faults     OPERATION[.GPU]=CODE|hang|wait|slow:SECONDS (wait: until the file says another
+ *            thing), processes.N=scrambled|unknown,
  *            utilization.N=PERCENT, recovery.N=ACTION. Operations: init count handle name
  *            uuid pci minor memory processes utilization mig persistence numa driver recovery
  * state/     when the library first saw a lingering charge's process dead (mtime)
@@ -165,7 +166,8 @@ static const char *wish(const char *operation, int gpu, char *out, size_t room)
     return out;
 }
 
-/* NVML code of a wished fault, 0 where there is none. Hangs for ever where that is wished. */
+/* NVML code of a wished fault, 0 where there is none. Hangs for ever, or for as long as the
+ * file says "wait", where that is wished. */
 static int fault(const char *operation, int gpu)
 {
     char text[64], *end;
@@ -173,6 +175,11 @@ static int fault(const char *operation, int gpu)
     if (!strcmp(text, "hang"))
         for (;;)
             pause();
+    while (!strcmp(text, "wait")) {
+        struct timespec moment = {0, 20000000};
+        nanosleep(&moment, NULL);
+        wish(operation, gpu, text, sizeof text);
+    }
     if (!strncmp(text, "slow:", 5)) {
         double seconds = strtod(text + 5, &end);
         struct timespec span = {(time_t)seconds, (long)((seconds - (time_t)seconds) * 1e9)};

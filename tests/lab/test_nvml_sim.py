@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from tests.lab import api, inside
+from tests.lab.fixtures import wait_until
 
 pytestmark = pytest.mark.lab
 
@@ -57,6 +58,11 @@ def used_mib(lab: api.Lab, index: int = 0) -> float:
     """MiB used above idle."""
     idle = IDLE if index == 0 else 0
     return (int(gpu(lab, index)["memory"]["used"]) - idle) / MIB
+
+
+def until_used(lab: api.Lab, mib: int, index: int = 0) -> None:
+    """Wait until that much is used: a process that was killed ends in its own time."""
+    wait_until(f"{mib} MiB are used", lambda: used_mib(lab, index) == mib)
 
 
 def sleeper(lab: api.Lab) -> tuple[int, int]:
@@ -112,12 +118,18 @@ def test_the_file_rule_follows_the_lock(lab: api.Lab) -> None:
     hog = lab.hog(HOST, "forked-holder", mib=300)
     (heir,), (dead,) = hog.holders, hog.dead
     assert gpu(lab)["compute"] == [[dead, 300 * MIB, NONE, NONE]]
-    bystander = "import time; f = open('/run/nvml-sim/charges/' + __import__('os').listdir("
-    bystander += "'/run/nvml-sim/charges')[0]); time.sleep(600)"
-    lab.exec(HOST, "sh", "-c", f'python3 -c "{bystander}" >/dev/null 2>&1 &')
+    bystander = (
+        "import os, time\n"
+        "folder = '/run/nvml-sim/charges/'\n"
+        "f = open(folder + os.listdir(folder)[0])\n"
+        "if os.fork(): os._exit(0)\n"
+        "time.sleep(600)\n"
+    )
+    done = lab.exec(HOST, "sh", "-c", "python3 - >/dev/null 2>&1", stdin=bystander)
+    assert done.returncode == 0
     assert used_mib(lab) == 300
     inside.kill(lab, HOST, "KILL", heir)
-    assert used_mib(lab) == 0
+    until_used(lab, 0)
     assert gpu(lab)["compute"] == []
 
 
@@ -128,13 +140,14 @@ def test_the_lock_ends_with_exec(lab: api.Lab) -> None:
         f"f.write('gpu=1 bytes={MIB} pid=%d rule=file' % os.getpid()); f.flush()\n"
         "fcntl.flock(f, fcntl.LOCK_EX)\n"
         "if os.fork(): os._exit(0)\n"
-        "os.setsid(); time.sleep(1.5); os.execlp('sleep', 'sleep', '600')\n"
+        "os.setsid()\n"
+        "while not os.path.exists('/tmp/go-on'): time.sleep(0.02)\n"
+        "os.execlp('sleep', 'sleep', '600')\n"
     )
     lab.exec(HOST, "sh", "-c", "python3 - >/dev/null 2>&1", stdin=script)
     assert used_mib(lab, 1) == 1
-    deadline = time.monotonic() + 5
-    while used_mib(lab, 1):
-        assert time.monotonic() < deadline
+    inside.put(lab, HOST, "/tmp/go-on", "")
+    until_used(lab, 0, 1)
 
 
 def test_the_process_rule(lab: api.Lab) -> None:
@@ -144,7 +157,7 @@ def test_the_process_rule(lab: api.Lab) -> None:
     charge(lab, f"rule=process bytes={2 * MIB} pid={pid} gpu=0", "no-start")
     assert gpu(lab)["compute"] == [[pid, 3 * MIB, NONE, NONE]]
     inside.kill(lab, HOST, "KILL", pid)
-    assert used_mib(lab) == 0
+    until_used(lab, 0)
 
 
 def test_zombies_hold_nothing_but_zombie_leaders_do(lab: api.Lab) -> None:
@@ -157,7 +170,7 @@ def test_zombies_hold_nothing_but_zombie_leaders_do(lab: api.Lab) -> None:
         charge(lab, f"gpu=0 bytes={MIB} pid={pid} start={start} rule=process", name)
     assert [row[0] for row in gpu(lab)["compute"]] == [leader]
     inside.kill(lab, HOST, "KILL", leader)
-    assert used_mib(lab) == 0
+    until_used(lab, 0)
 
 
 def test_linger_starts_at_the_death_and_ends_in_one_step(lab: api.Lab) -> None:
@@ -172,7 +185,7 @@ def test_linger_starts_at_the_death_and_ends_in_one_step(lab: api.Lab) -> None:
         while 0.0 not in seen:
             now = [future.result() for future in [readers.submit(used_mib, lab) for _ in range(3)]]
             seen.update(now)
-            assert time.monotonic() - killed < 6
+            assert time.monotonic() - killed < 60
     assert time.monotonic() - killed > 2
     assert seen == {0.0, 1.0}
     charge(lab, f"gpu=0 bytes={MIB} pid={pid} start={start} rule=linger:600")
@@ -193,9 +206,10 @@ def test_ipc_moves_to_the_importer(lab: api.Lab) -> None:
         [[owner, 7 * MIB, NONE, NONE], [importer, MIB, NONE, NONE]]
     )
     inside.kill(lab, HOST, "KILL", owner)
-    assert gpu(lab)["compute"] == [[importer, 8 * MIB, NONE, NONE]]
+    moved = [[importer, 8 * MIB, NONE, NONE]]
+    wait_until("it moves", lambda: gpu(lab)["compute"] == moved)
     inside.kill(lab, HOST, "KILL", importer)
-    assert used_mib(lab) == 0
+    until_used(lab, 0)
 
 
 def test_lists(lab: api.Lab) -> None:
@@ -273,6 +287,18 @@ def test_a_call_that_hangs_begins_to_hang_when_wished(lab: api.Lab) -> None:
         inside.nvml(lab, HOST, timeout=0.5)
 
 
+def test_a_call_that_waits_goes_on_when_the_wish_is_gone(lab: api.Lab) -> None:
+    faults(lab, "memory.1=wait", "memory.0=15")
+    with ThreadPoolExecutor(1) as caller:
+        asked = caller.submit(inside.nvml, lab, HOST)
+        with pytest.raises(TimeoutError):
+            asked.result(1.0)
+        faults(lab, "memory.0=15")
+        first, second = asked.result(60)["gpus"]
+    assert first["memory"] == {"error": 15}
+    assert second["memory"]["total"] == TOTAL
+
+
 def test_scrambled_records(lab: api.Lab) -> None:
     faults(lab, "processes.0=scrambled")
     for pid in (21, 22, 23):
@@ -286,15 +312,22 @@ def test_scrambled_records(lab: api.Lab) -> None:
     assert [row[1] for row in gpu(lab)["compute"]] == [None, None, None]
 
 
+def node_bytes(lab: api.Lab) -> dict[str, int]:
+    """Node 0's meminfo."""
+    lines = lab.exec(HOST, "cat", "/sys/devices/system/node/node0/meminfo").stdout.splitlines()
+    return {line.split()[2]: int(line.split()[3]) * 1024 for line in lines}
+
+
 def test_numa_mode_follows_the_node(lab: api.Lab) -> None:
     inside.put(lab, HOST, "/run/nvml-sim/gpus", GPUS.replace("numa_node=-", "numa_node=0", 1))
-    meminfo = lab.exec(HOST, "cat", "/sys/devices/system/node/node0/meminfo").stdout
-    kib = {line.split()[2]: int(line.split()[3]) for line in meminfo.splitlines()}
+    before = node_bytes(lab)
     first, second = inside.nvml(lab, HOST)["gpus"]
+    after = node_bytes(lab)
     memory = first["memory"]
     assert (first["numa"], second["numa"]) == (0, {"error": 3})
-    assert memory["used"] + memory["free"] == kib["MemTotal:"] * 1024
-    assert abs(memory["free"] - kib["MemFree:"] * 1024) < 512 * MIB
+    assert memory["used"] + memory["free"] == before["MemTotal:"]
+    low, high = sorted((before["MemFree:"], after["MemFree:"]))
+    assert low - 512 * MIB < memory["free"] < high + 512 * MIB
     assert memory["total"] == memory["reserved"] + memory["used"] + memory["free"]
 
 

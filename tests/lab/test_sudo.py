@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.lab
 
 SECRET = "c0rrect-h0rse battery"
 USERS = ("typist", "free", "tty", "nobody-knows")
+AGENTS = {"gh200-01": 2, "gh200-02": 2, "gh200-03": 1}
+"""How many agents a check of all rows starts on each host."""
 SUDOERS = """\
 Defaults env_reset, !lecture, passwd_tries=3
 Defaults secure_path="/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -123,7 +126,6 @@ def test_without_a_password_each_user_has_its_own_line(place: Place) -> None:
     assert user_of(said, "free") == user_of(said, "root") == 0
     assert user_of(said, "plain") != 0
     entry = said.answer.host("typist")
-    assert entry["seconds"] is None or entry["seconds"] < 15
     assert "--ask-sudo-password" in entry["error"]["hint"]
 
 
@@ -156,7 +158,8 @@ def test_with_the_password_sudo_that_asks_gets_it_and_no_other(place: Place) -> 
             "find /root /home /run/fleetmem /tmp -type f -exec cat {} + 2>/dev/null || true",
         ),
     }
-    assert "fleetmem-guard" in seen["processes"]  # it did look while the agents ran
+    assert watched.met == set(AGENTS)  # it did look while the agents ran, at all of them
+    assert "fleetmem-guard" in seen["processes"]
     for where, text in seen.items():
         assert SECRET not in text, where
         assert SECRET.split(maxsplit=1)[0] not in text, where
@@ -186,32 +189,59 @@ def test_memory_comes_back_through_sudo(place: Place) -> None:
 
 
 class _Watch:
-    """Collects command lines and environments of all processes of a lab while it runs."""
+    """Collects command lines and environments of all processes of a lab while it runs.
+
+    Agents live until they were looked at: their NVML waits until a look at a host has found
+    as many as there will be. ``met``: the hosts on which that was so.
+    """
 
     def __init__(self, lab: api.Lab) -> None:
-        self._spaces = {os.readlink(f"/proc/{at.init}/ns/pid") for at in lab.hosts.values()}
+        self._hosts = {
+            os.readlink(f"/proc/{at.init}/ns/pid"): host for host, at in lab.hosts.items()
+        }
+        self._faults = {
+            host: Path(f"/proc/{at.init}/root/run/nvml-sim/faults")
+            for host, at in lab.hosts.items()
+        }
+        self.met: set[str] = set()
         self._text, self._end = io.StringIO(), threading.Event()
-        self._thread = threading.Thread(target=self._look, daemon=True)
+        self._thread = threading.Thread(target=self._watch, daemon=True)
 
     @property
     def seen(self) -> str:
         return self._text.getvalue()
 
     def __enter__(self) -> None:
+        for path in self._faults.values():
+            path.write_text("init=wait\n")
         self._thread.start()
 
     def __exit__(self, *_: object) -> None:
         self._end.set()
         self._thread.join()
+        for path in self._faults.values():
+            path.write_text("")
 
-    def _look(self) -> None:
-        while not self._end.wait(0.3):
-            for pid in filter(str.isdigit, os.listdir("/proc")):
-                try:
-                    if os.readlink(f"/proc/{pid}/ns/pid") not in self._spaces:
-                        continue
-                    for name in ("comm", "cmdline", "environ"):
-                        text = Path(f"/proc/{pid}/{name}").read_bytes()
-                        self._text.write(text.decode("latin-1").replace("\0", " ") + "\n")
-                except OSError:
+    def _watch(self) -> None:
+        while not self._end.wait(0.1):
+            found = self._look()
+            for host, count in AGENTS.items():
+                if host not in self.met and found[host] >= count:
+                    self.met.add(host)
+                    self._faults[host].write_text("")
+
+    def _look(self) -> Counter[str]:
+        """Look at every process once; how many agents each host has that ask NVML."""
+        asking: Counter[str] = Counter()
+        for pid in filter(str.isdigit, os.listdir("/proc")):
+            try:
+                host = self._hosts.get(os.readlink(f"/proc/{pid}/ns/pid"))
+                if host is None:
                     continue
+                for name in ("comm", "cmdline", "environ"):
+                    text = Path(f"/proc/{pid}/{name}").read_bytes()
+                    self._text.write(text.decode("latin-1").replace("\0", " ") + "\n")
+                    asking[host] += name == "comm" and text == b"fleetmem-nvml\n"
+            except OSError:
+                continue
+        return asking
