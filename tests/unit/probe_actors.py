@@ -22,7 +22,7 @@ def say(*words):
     sys.stdout.flush()
 def rest():
     while True:
-        time.sleep(1)
+        time.sleep(3600)                         # it sleeps whenever anybody looks
 def rename(name):
     libc.prctl(15, ctypes.c_char_p(name.encode()), 0, 0, 0)
 """
@@ -65,7 +65,7 @@ def actor(script: str, *, session: bool = True, pass_fds: tuple[int, ...] = ()) 
         process.stdout.close()
 
 
-def until(what: object, seconds: float = 5.0) -> None:
+def until(what: object, seconds: float = 60.0) -> None:
     """Wait until the callable *what* is true; AssertionError where it stays false."""
     assert callable(what)
     deadline = time.monotonic() + seconds
@@ -74,6 +74,13 @@ def until(what: object, seconds: float = 5.0) -> None:
         time.sleep(0.01)
 
 
-def state_of(pid: int) -> str:
-    """The kernel's letter for the leader of a process."""
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+def state_of(pid: int, task: int | None = None) -> str:
+    """The kernel's letter for the leader of a process, or for another task."""
+    text = Path(f"/proc/{pid}/task/{task or pid}/stat").read_text()
+    return text.rpartition(")")[2].split()[0]
+
+
+def others_sleep(pid: int) -> bool:
+    """Whether every task but the leader sleeps."""
+    tasks = [int(name) for name in os.listdir(f"/proc/{pid}/task") if int(name) != pid]
+    return all(state_of(pid, task) == "S" for task in tasks)

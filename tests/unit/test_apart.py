@@ -10,17 +10,20 @@ from pathlib import Path
 from fleetmem.agent import apart, lifeline, pages
 from tests.unit.cache_ground import PAGE
 
+PATIENCE = 3.0
+"""Seconds without a sign: much longer than a busy machine lets a child wait."""
 
-def soon(seconds: float = 30.0) -> float:
+
+def soon(seconds: float = 300.0) -> float:
     return time.monotonic() + seconds
 
 
 def work(item: str) -> Iterator[object]:
     if item.startswith("hang"):
-        time.sleep(60)
+        time.sleep(600)
     if item.startswith("slow"):
-        for _ in range(8):
-            time.sleep(0.1)
+        for _ in range(80):
+            time.sleep(0.05)
             yield None
     if item.startswith("die"):
         os._exit(3)
@@ -33,14 +36,14 @@ def test_values_come_in_order_and_several_for_one_item() -> None:
         yield None
         yield [item, "ü"]
 
-    found = list(apart.run([1, 2], twice, str, 5.0, soon(), set()))
+    found = list(apart.run([1, 2], twice, str, 60.0, soon(), set()))
     assert found == [(0, 1, None), (0, [1, "ü"], None), (1, 2, None), (1, [2, "ü"], None)]
 
 
 def test_a_hanging_item_takes_its_file_system_along_and_no_other() -> None:
     items = ["hang-a", "x-a", "y-b", "z-a"]
     silent: set[str] = set()
-    found = list(apart.run(items, work, lambda item: item[-1], 0.4, soon(), silent))
+    found = list(apart.run(items, work, lambda item: item[-1], PATIENCE, soon(), silent))
     assert found == [
         (0, None, apart.SILENT),
         (1, None, apart.SILENT),
@@ -48,17 +51,20 @@ def test_a_hanging_item_takes_its_file_system_along_and_no_other() -> None:
         (2, "Y-B", None),
     ]
     assert silent == {"a"}
-    assert list(apart.run(["q-a"], work, lambda item: item[-1], 0.4, soon(), silent)) == [
+    assert list(apart.run(["q-a"], work, lambda item: item[-1], PATIENCE, soon(), silent)) == [
         (0, None, apart.SILENT)
     ]
 
 
 def test_signs_of_life_keep_a_slow_item_alive() -> None:
-    assert list(apart.run(["slow"], work, str, 0.6, soon(), set())) == [(0, "SLOW", None)]
+    began = time.monotonic()
+    found = list(apart.run(["slow"], work, str, PATIENCE, soon(), set()))
+    assert found == [(0, "SLOW", None)]
+    assert time.monotonic() - began > PATIENCE
 
 
 def test_a_dead_child_costs_one_item() -> None:
-    found = list(apart.run(["a", "die", "b"], work, str, 5.0, soon(), set()))
+    found = list(apart.run(["a", "die", "b"], work, str, 60.0, soon(), set()))
     assert found[0] == (0, "A", None)
     assert found[1][0] == 1
     assert "status 3" in str(found[1][2])
@@ -66,14 +72,12 @@ def test_a_dead_child_costs_one_item() -> None:
 
 
 def test_the_deadline_ends_everything_once() -> None:
-    began = time.monotonic()
-    found = list(apart.run(["a", "hang", "b"], work, str, 20.0, soon(0.5), set()))
+    found = list(apart.run(["a", "hang", "b"], work, str, 200.0, soon(2.0), set()))
     assert found == [(0, "A", None), (1, None, apart.STOPPED)]
-    assert time.monotonic() - began < 5
 
 
 def test_no_child_is_left_when_the_caller_stops_listening() -> None:
-    answers = apart.run(["a", "hang"], work, str, 20.0, soon(), set())
+    answers = apart.run(["a", "hang"], work, str, 200.0, soon(), set())
     assert next(answers) == (0, "A", None)
     assert children()
     answers.close()
@@ -96,5 +100,5 @@ def test_a_file_that_shrinks_while_it_is_read_is_told_as_such(tmp_path: Path) ->
             window.touch()
         yield "touched"
 
-    found = list(apart.run([str(path)], shrink, str, 5.0, soon(), set()))
+    found = list(apart.run([str(path)], shrink, str, 60.0, soon(), set()))
     assert found == [(0, None, apart.SHRANK)]

@@ -32,6 +32,7 @@ class FakeFleet:
     options: ReclaimOptions
     approved: bool | None = None
     hold: float = 0.0
+    struck: signal.Signals | None = None
     fail: Exception | None = None
 
     @classmethod
@@ -75,6 +76,8 @@ class FakeFleet:
             FakeFleet.approved = await approve(self.entries)
             if self.approved:
                 try:
+                    if self.struck:
+                        os.kill(os.getpid(), self.struck)
                     await asyncio.sleep(self.hold)
                 except asyncio.CancelledError:
                     self.entries[0]["outcome"] = "unknown"
@@ -106,6 +109,7 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeFleet]:
     monkeypatch.setattr(FakeFleet, "entries", [eight_gpus()])
     monkeypatch.setattr(FakeFleet, "approved", None)
     monkeypatch.setattr(FakeFleet, "hold", 0.0)
+    monkeypatch.setattr(FakeFleet, "struck", None)
     monkeypatch.setattr(FakeFleet, "fail", None)
     return FakeFleet
 
@@ -461,20 +465,9 @@ def test_signals_keep_what_is_finished(
     capsys: Capture, fake: type[FakeFleet], number: signal.Signals, code: int
 ) -> None:
     """The run is cancelled once, its partial answer is shown, the code is the signal's."""
-    fake.hold = 30.0
-
-    def strike() -> None:
-        os.kill(os.getpid(), number)
-
-    original = fake.reclaim
-
-    async def reclaim(self: FakeFleet, *given: Any) -> Envelope:
-        asyncio.get_running_loop().call_later(0.05, strike)
-        return await original(self, *given)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(fake, "reclaim", reclaim)
-        status, out, err = run(capsys, "reclaim", "-H", "a", "--yes", "-o", "json")
+    fake.hold = 600.0
+    fake.struck = number
+    status, out, err = run(capsys, "reclaim", "-H", "a", "--yes", "-o", "json")
     answer = json.loads(out)
     assert answer["run"]["exit_code"] == status == code
     assert answer["hosts"][0]["outcome"] == "unknown"

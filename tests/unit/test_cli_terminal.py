@@ -17,6 +17,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.unit.probe_actors import until
+
 CHILD = """
 import asyncio, sys, types
 from fleetmem.controller.envelope import new_host
@@ -25,7 +27,7 @@ from tests.unit.reclaim_samples import eight_gpus
 module = types.ModuleType("fleetmem.controller.fleet")
 module.Fleet, module.FleetSettings = test_cli.FakeFleet, types.SimpleNamespace
 sys.modules["fleetmem.controller.fleet"] = module
-test_cli.FakeFleet.entries = [eight_gpus(f"h{n}") for n in range(int(sys.argv[1]))]
+test_cli.FakeFleet.entries = [eight_gpus(f"h{n}") for n in range(int(sys.argv[2]))]
 original = test_cli.FakeFleet.reclaim
 async def reclaim(self, *given):
     beats = 0
@@ -34,6 +36,8 @@ async def reclaim(self, *given):
         while True:
             await asyncio.sleep(0.02)
             beats += 1
+            with open(sys.argv[1], "a") as file:
+                file.write(".")
     task = asyncio.ensure_future(beat())
     answer = await original(self, *given)
     task.cancel()
@@ -41,15 +45,25 @@ async def reclaim(self, *given):
     return answer
 test_cli.FakeFleet.reclaim = reclaim
 from fleetmem.controller.cli import main
-code = main(sys.argv[2:])
+code = main(sys.argv[3:])
 print("exit", code, file=sys.stderr)
 sys.exit(code)
 """
 ROOT = Path(__file__).resolve().parents[2]
+BEATS = 5
+"""How often the event loop must come round while the question stands."""
+
+
+def wait_beats(pulse: Path, count: int) -> None:
+    """Until the child's loop has come round *count* times more."""
+    heard = pulse.stat().st_size
+    until(lambda: pulse.stat().st_size >= heard + count)
 
 
 def at_terminal(tmp_path: Path, hosts: int, answer: bytes | signal.Signals) -> tuple[int, str]:
-    """Run ``reclaim`` at a terminal and answer its question after a moment."""
+    """Run ``reclaim`` at a terminal; its question is answered some beats of its loop later."""
+    pulse = tmp_path / "beats"
+    pulse.touch()
     master, slave = pty.openpty()
     environ = {
         **os.environ,
@@ -60,7 +74,7 @@ def at_terminal(tmp_path: Path, hosts: int, answer: bytes | signal.Signals) -> t
     for name in ("CI", "NO_COLOR", "FORCE_COLOR"):
         environ.pop(name, None)
     child = subprocess.Popen(
-        [sys.executable, "-c", CHILD, str(hosts), "reclaim", "-H", "h"],
+        [sys.executable, "-c", CHILD, str(pulse), str(hosts), "reclaim", "-H", "h"],
         stdin=slave,
         stdout=slave,
         stderr=slave,
@@ -71,7 +85,7 @@ def at_terminal(tmp_path: Path, hosts: int, answer: bytes | signal.Signals) -> t
     os.close(slave)
     seen = b""
     asked = False
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while time.monotonic() < deadline:
         ready, _, _ = select.select([master], [], [], 0.1)
         if ready:
@@ -84,14 +98,14 @@ def at_terminal(tmp_path: Path, hosts: int, answer: bytes | signal.Signals) -> t
             seen += piece
         if not asked and (b"[y/N] " in seen or b"Enter to stop: " in seen):
             asked = True
-            time.sleep(0.4)
+            wait_beats(pulse, BEATS)
             if isinstance(answer, signal.Signals):
                 os.kill(child.pid, answer)
             else:
                 os.write(master, answer)
     os.close(master)
     try:
-        return child.wait(10), seen.decode()
+        return child.wait(60), seen.decode()
     finally:
         child.kill()
 
@@ -113,7 +127,7 @@ def test_the_event_loop_goes_on_while_a_person_thinks(tmp_path: Path) -> None:
     """Beats are sent during the prompt; the terminal has colour; control goes back."""
     _, seen = at_terminal(tmp_path, 1, b"y\n")
     beats = int(seen.split("beats ")[1].split()[0])
-    assert beats >= 5
+    assert beats >= BEATS
     assert "\x1b[32mleftover" in seen
 
 
@@ -131,13 +145,13 @@ def test_a_reader_that_goes_away_does_not_end_the_run(tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, "1", "reclaim", "-H", "h", "--yes"],
+        [sys.executable, "-c", CHILD, os.devnull, "1", "reclaim", "-H", "h", "--yes"],
         stdout=writing,
         stderr=subprocess.PIPE,
         text=True,
         env=environ,
         cwd=ROOT,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     os.close(writing)
@@ -156,11 +170,11 @@ def test_glyphs_under_an_ascii_locale(tmp_path: Path) -> None:
         "PYTHONIOENCODING": "ascii",
     }
     done = subprocess.run(
-        [sys.executable, "-c", CHILD, "1", "reclaim", "-H", "h", "--yes"],
+        [sys.executable, "-c", CHILD, os.devnull, "1", "reclaim", "-H", "h", "--yes"],
         capture_output=True,
         env=environ,
         cwd=ROOT,
-        timeout=30,
+        timeout=60,
         check=False,
     )
     assert done.returncode == 0

@@ -254,9 +254,9 @@ def test_a_billion_laughs_end_at_once() -> None:
     lines = ["a: &a [x,x,x,x,x,x,x,x,x,x]"]
     for before, now in zip("abcdefghi", "bcdefghij", strict=True):
         lines.append(f"{now}: &{now} [" + ",".join([f"*{before}"] * 10) + "]")
-    begin = time.monotonic()
+    begin = time.process_time()
     assert any("more than 100 aliases" in line for line in mistakes("\n".join(lines)))
-    assert time.monotonic() - begin < 2
+    assert time.process_time() - begin < 20
 
 
 def test_many_mistakes_are_cut() -> None:

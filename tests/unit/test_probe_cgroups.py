@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -93,6 +95,7 @@ def test_the_path_that_named_the_owner_is_the_one_that_is_shown() -> None:
 @pytest.fixture
 def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(sysroot, "ROOT", str(tmp_path))
+    monkeypatch.setattr(systemd, "TIMEOUT_SECONDS", 60.0)
     (tmp_path / "proc").mkdir()
     return tmp_path
 
@@ -146,7 +149,7 @@ def test_a_systemd_that_does_not_answer_is_not_waited_for(
     host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(systemd, "TIMEOUT_SECONDS", 0.2)
-    fake_systemctl(host, "exec sleep 60")
+    fake_systemctl(host, "exec sleep 600")
     assert owner("0::/system.slice/a.service")["state"] is None
 
 
@@ -158,9 +161,12 @@ def test_a_systemctl_that_fails_is_no_answer(host: Path) -> None:
 def test_a_descendant_that_keeps_the_pipe_open_is_not_waited_for(
     host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(systemd, "TIMEOUT_SECONDS", 0.2)
-    fake_systemctl(host, "sleep 2 & echo ActiveState=active")
-    assert owner("0::/system.slice/a.service")["state"] is None
+    monkeypatch.setattr(systemd, "TIMEOUT_SECONDS", 3.0)
+    fake_systemctl(host, f"sleep 600 & echo $! >{host}/left; echo ActiveState=active")
+    try:
+        assert owner("0::/system.slice/a.service")["state"] is None
+    finally:
+        os.kill(int((host / "left").read_text()), signal.SIGKILL)
 
 
 def test_blocks_that_do_not_match_the_question_are_no_answer() -> None:

@@ -16,45 +16,56 @@ import pytest
 from fleetmem.agent import sysroot
 from fleetmem.agent.model import PARTIAL, Trouble
 from fleetmem.agent.probes import processes, tasks
-from tests.unit.probe_actors import actor, state_of, until
+from tests.unit.probe_actors import actor, others_sleep, state_of, until
 
-# A stand-in for an init of this very test: it adopts what its descendants leave.
-REAPER = """
+FAMILY = """
 import signal, socket
-rename("tini")
-libc.prctl(36, 1, 0, 0, 0)                       # PR_SET_CHILD_SUBREAPER
 def launch(work, own_session=False):
     '''Start a launcher that starts a worker: (launcher, worker).'''
+    global told
     back, told = os.pipe()
     launcher = os.fork()
     if launcher == 0:
+        os.close(back)
         os.setsid()
         worker = os.fork()
         if worker == 0:
             if own_session:
                 os.setsid()
             work()
-            os.write(told, b"0\\n")
             os.close(told)
-            os.close(back)
             rest()
-        os.write(told, b"%d\\n" % worker)
+        os.write(told, b"%d" % worker)
         os.close(told)
-        os.close(back)
         rest()
     os.close(told)
-    data = b""
-    while data.count(b"\\n") < 2:
-        part = os.read(back, 20)
-        if not part:
-            raise SystemExit("the worker ended")
-        data += part
+    with os.fdopen(back) as file:               # to its end: all have closed the other one
+        return launcher, int(file.read())
+def born(work):
+    '''Start a child; it has done its work when this returns.'''
+    back, done = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.close(back)
+        work()
+        os.close(done)
+        rest()
+    os.close(done)
+    os.read(back, 1)
     os.close(back)
-    return launcher, max(int(word) for word in data.split())
+    return child
 def end(pid):
     os.kill(pid, signal.SIGKILL)
     os.waitpid(pid, 0)
 """
+# A stand-in for an init of this very test: it adopts what its descendants leave.
+REAPER = (
+    """
+rename("tini")
+libc.prctl(36, 1, 0, 0, 0)                       # PR_SET_CHILD_SUBREAPER
+"""
+    + FAMILY
+)
 
 
 def identities(*pids: int) -> dict[int, dict[str, Any]]:
@@ -79,8 +90,10 @@ def test_psutil_agrees() -> None:
     say("ready"); rest()
     """
     with actor(script) as one:
-        until(lambda: state_of(one.pid) == "S")
+        until(lambda: state_of(one.pid) == "S" and others_sleep(one.pid))
+        before = time.time()
         row = identities(one.pid)[one.pid]
+        after = time.time()
         oracle = psutil.Process(one.pid)
         assert row["ppid"] == oracle.ppid() == os.getpid()
         assert row["uid"] == oracle.uids().real
@@ -91,7 +104,8 @@ def test_psutil_agrees() -> None:
         assert row["exe"] == oracle.exe()
         since_boot = row["start_time"] / os.sysconf("SC_CLK_TCK")
         assert abs(since_boot - (oracle.create_time() - psutil.boot_time())) < 0.02
-        assert abs(row["age_seconds"] - (time.time() - oracle.create_time())) < 2.0
+        born = oracle.create_time()
+        assert before - born - 2.0 < row["age_seconds"] < after - born + 2.0
         assert row["state"] == "S"
         assert [step["pid"] for step in row["ancestors"]] == [p.pid for p in oracle.parents()]
         assert abs(row["resident_bytes"] - oracle.memory_info().rss) < 1 << 20
@@ -205,13 +219,7 @@ def test_with_its_launcher_a_process_is_in_use() -> None:
 
 
 def test_what_a_reaper_itself_started_in_its_group_has_a_launcher() -> None:
-    script = """
-    rename("tini")
-    child = os.fork()
-    if child == 0:
-        rest()
-    say(child); rest()
-    """
+    script = FAMILY + '\nrename("tini"); say(born(lambda: None)); rest()'
     with actor(script) as one:
         child = int(one.words[0])
         row = identities(child)[child]
@@ -306,16 +314,16 @@ def test_a_live_launcher_is_a_live_peer() -> None:
 
 
 def test_a_pipe_with_both_ends_in_the_family_proves_nothing() -> None:
-    script = """
-    inner = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(inner[0])
-        rest()
-    os.close(inner[1])
-    own = os.pipe()
-    say(child); rest()
-    """
+    script = (
+        FAMILY
+        + """
+inner = os.pipe()
+child = born(lambda: os.close(inner[0]))
+os.close(inner[1])
+own = os.pipe()
+say(child); rest()
+"""
+    )
     with actor(script) as one:
         child = int(one.words[0])
         rows = identities(one.pid, child)
@@ -324,15 +332,15 @@ def test_a_pipe_with_both_ends_in_the_family_proves_nothing() -> None:
 
 
 def test_a_parent_outside_the_family_of_its_child_is_a_peer() -> None:
-    script = """
-    inner = os.pipe()
-    child = os.fork()
-    if child == 0:
-        os.close(inner[1])
-        rest()
-    os.close(inner[0])
-    say(child); rest()
-    """
+    script = (
+        FAMILY
+        + """
+inner = os.pipe()
+child = born(lambda: os.close(inner[1]))
+os.close(inner[0])
+say(child); rest()
+"""
+    )
     with actor(script) as one:
         child = int(one.words[0])
         row = identities(child)[child]
@@ -353,6 +361,7 @@ def first():
     twin = os.fork()
     if twin == 0:
         os.setpgid(0, 0)
+        os.close(told)
         rest()
 launcher, worker = launch(first)
 os.close(ring[1])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -18,12 +19,12 @@ RANKS = """
 import socket
 rename("tini")
 libc.prctl(36, 1, 0, 0, 0)                       # PR_SET_CHILD_SUBREAPER
-server = socket.socket(); server.bind(("127.0.0.1", PORT)); server.listen()
+server = socket.socket(); BIND(server); server.listen()
 idle = socket.socket(); idle.bind(("127.0.0.1", 0)); idle.listen()
 client = socket.create_connection(server.getsockname())
 accepted, _ = server.accept()
-back, told = os.pipe()
 def rank(number, *kept):
+    back, told = os.pipe()
     launcher = os.fork()
     if launcher == 0:
         os.setsid()
@@ -32,27 +33,43 @@ def rank(number, *kept):
             mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
             if MARKED:
                 mark.bind(b"\\0tmp/nccl-socket-%d-%d" % (number, os.getpid()))
-            keep = {one.fileno() for one in (mark, *kept)}
+            keep = {told, *(one.fileno() for one in (mark, *kept))}
             while os.getppid() != top:
                 time.sleep(0.01)
-            os.write(told, b"%d\\n" % os.getpid())
             for fd in map(int, os.listdir("/proc/self/fd")):
                 if fd > 2 and fd not in keep:
                     try:
                         os.close(fd)
                     except OSError:
                         pass
+            os.write(told, b"%d" % os.getpid())
+            os.close(told)                       # the end of all: nothing is to be closed any more
             rest()
         os._exit(0)
     os.waitpid(launcher, 0)
-    return int(os.read(back, 20))
+    os.close(told)
+    with os.fdopen(back) as file:
+        return int(file.read())
 top = os.getpid()
 pids = [rank(0, server, accepted, idle), rank(1, client)]
 port = server.getsockname()[1]
 for one in (server, idle, client, accepted):
     one.close()
-time.sleep(0.1)
-say(*pids); rest()
+say(*pids, "p%d" % port); rest()
+"""
+
+# A port that the kernel would not choose by itself; bound at once, so it is nobody else's.
+LOW = """
+import random, socket
+def low(server):
+    for port in random.sample(range(21000, 32000), 1000):
+        try:
+            return server.bind(("127.0.0.1", port))
+        except OSError:
+            pass
+    raise SystemExit("no port is free")
+def chosen(server):
+    server.bind(("127.0.0.1", 0))
 """
 
 
@@ -65,22 +82,12 @@ def rows_of(*pids: int) -> dict[int, dict[str, Any]]:
 
 
 @contextmanager
-def ranks(port: int, *, marked: bool = True) -> Iterator[list[int]]:
-    script = RANKS.replace("PORT", str(port)).replace("MARKED", str(marked))
+def ranks(bind: str, *, marked: bool = True) -> Iterator[tuple[list[int], int]]:
+    """(pids of the ranks, port of the first), *bind* is ``low`` or ``chosen``."""
+    script = LOW + RANKS.replace("BIND", bind).replace("MARKED", str(marked))
     with actor(script) as one:
-        yield [int(word) for word in one.words]
-
-
-def low_port() -> int:
-    """A free port that the kernel would not choose by itself."""
-    for port in range(21000, 32000):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
-    pytest.fail("no port is free")
+        *pids, port = one.words
+        yield [int(word) for word in pids], int(port[1:])
 
 
 @pytest.mark.parametrize(
@@ -98,9 +105,9 @@ def test_the_socket_that_every_cuda_process_has_is_no_server(name: str, counts: 
         assert rows_of(one.pid)[one.pid]["listening"] is counts
 
 
-@pytest.mark.parametrize("port", [0, low_port()])
-def test_ranks_without_launchers_serve_only_each_other(port: int) -> None:
-    with ranks(port) as pids:
+@pytest.mark.parametrize("bind", ["chosen", "low"])
+def test_ranks_without_launchers_serve_only_each_other(bind: str) -> None:
+    with ranks(bind) as (pids, _):
         rows = rows_of(*pids)
     for pid in pids:
         assert rows[pid]["launcher_alive"] is False
@@ -110,7 +117,7 @@ def test_ranks_without_launchers_serve_only_each_other(port: int) -> None:
 
 
 def test_the_same_without_the_marks_of_ranks_is_a_server_and_its_client() -> None:
-    with ranks(0, marked=False) as pids:
+    with ranks("chosen", marked=False) as (pids, _):
         rows = rows_of(*pids)
     assert rows[pids[0]]["listening"] is True
     assert rows[pids[0]]["live_peers"] == [pids[1]]
@@ -118,21 +125,19 @@ def test_the_same_without_the_marks_of_ranks_is_a_server_and_its_client() -> Non
 
 
 def test_a_rank_that_nobody_has_connected_to_serves_on_a_port_it_chose() -> None:
-    port = low_port()
-    script = f"""
+    script = """
     import socket
     mark = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
     mark.bind(b"\\0tmp/nccl-socket-0-%d" % os.getpid())
-    s = socket.socket(); s.bind(("127.0.0.1", {port})); s.listen()
-    say("ready"); rest()
+    s = socket.socket(); low(s); s.listen()
+    say("p%d" % s.getsockname()[1]); rest()
     """
-    with actor(script) as one:
-        assert rows_of(one.pid)[one.pid]["listening_ports"] == [port]
+    with actor(LOW + textwrap.dedent(script)) as one:
+        assert rows_of(one.pid)[one.pid]["listening_ports"] == [int(one.words[0][1:])]
 
 
 def test_an_outsider_at_a_ranks_port_makes_it_a_server() -> None:
-    port = low_port()
-    with ranks(port) as pids, socket.create_connection(("127.0.0.1", port)):
+    with ranks("low") as (pids, port), socket.create_connection(("127.0.0.1", port)):
         rows = rows_of(*pids)
     assert rows[pids[0]]["listening_ports"] == [port]
 

@@ -13,7 +13,7 @@ NAME = f"/dev/shm/fleetmem-test-{os.getpid()}"
 
 
 def segments() -> list[dict[str, Any]]:
-    found = call("shm.segments", largest=5000)[2]["segments"]
+    found = call("shm.segments", largest=5000, seconds=300.0)[2]["segments"]
     assert isinstance(found, list)
     return found
 

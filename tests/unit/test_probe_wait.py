@@ -16,7 +16,7 @@ from fleetmem.agent.model import Trouble
 from fleetmem.agent.probes import gpu_wait as wait
 from fleetmem.agent.probes import tasks
 from tests.unit.nvml_fake import GIB, Binding, Gpu, NVMLError, record
-from tests.unit.probe_actors import actor, state_of, until
+from tests.unit.probe_actors import actor, others_sleep, state_of, until
 
 
 def put(monkeypatch: pytest.MonkeyPatch, *gpus: Gpu) -> None:
@@ -35,20 +35,24 @@ def start_of(pid: int) -> int:
 
 
 def test_nothing_to_wait_for_is_met_at_once() -> None:
-    reading = wait.gpu_wait()
+    reading = wait.gpu_wait(timeout_seconds=3600)
     assert reading["met"] is True
     assert reading["gpus"] == reading["processes"] == []
-    assert reading["seconds"] < 1
 
 
 def test_memory_that_falls_below_its_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    began = time.monotonic()
-    fall = Gpu(0, memory_v2=lambda: memory(90 * GIB if time.monotonic() - began < 0.3 else 0))
+    looks: list[float] = []
+
+    def falling() -> tuple[int, int, int, int]:
+        looks.append(time.monotonic())
+        return memory(90 * GIB if looks[-1] - looks[0] < 0.3 else 0)
+
+    fall = Gpu(0, memory_v2=falling)
     stay = Gpu(1, memory_v2=memory(5 * GIB), compute=[record(77, GIB)], mps=[record(77, GIB)])
     put(monkeypatch, fall, stay)
     chunks: list[Any] = []
     reading = wait.gpu_wait(
-        gpus=[0, 1], below_bytes=[GIB, None], timeout_seconds=30, emit=chunks.append
+        gpus=[0, 1], below_bytes=[GIB, None], timeout_seconds=300, emit=chunks.append
     )
     assert reading["met"] is True
     first, second = reading["gpus"]
@@ -63,14 +67,14 @@ def test_memory_that_falls_below_its_bound(monkeypatch: pytest.MonkeyPatch) -> N
     assert second["falling"] is False
     assert chunks[0]["used_bytes"] == [90 * GIB, 5 * GIB]
     assert chunks[-1]["used_bytes"] == [0, 5 * GIB]
-    assert len(chunks) <= 5
+    assert len(chunks) <= 2 + reading["seconds"] / wait.EMIT_SECONDS
 
 
 def test_a_bound_that_is_not_reached_ends_with_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
     put(monkeypatch, Gpu(0, memory_v2=memory(2 * GIB)))
     reading = wait.gpu_wait(gpus=[0], below_bytes=[GIB], timeout_seconds=0.2)
     assert reading["met"] is False
-    assert 0.2 <= reading["seconds"] < 2
+    assert reading["seconds"] >= 0.2
     assert reading["gpus"][0]["met_after_seconds"] is None
 
 
@@ -97,13 +101,13 @@ def test_a_gpu_that_cannot_be_read_is_not_met(monkeypatch: pytest.MonkeyPatch) -
 def test_a_gpu_that_comes_back_is_read_again(monkeypatch: pytest.MonkeyPatch) -> None:
     answers = iter([NVMLError(15), memory(0)])
     put(monkeypatch, Gpu(0, memory_v2=lambda: next(answers)))
-    reading = wait.gpu_wait(gpus=[0], below_bytes=[GIB], timeout_seconds=5)
+    reading = wait.gpu_wait(gpus=[0], below_bytes=[GIB], timeout_seconds=300)
     assert reading["met"] is True
 
 
 def test_an_identity_that_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     child = subprocess.Popen([sys.executable, "-I", "-S", "-c", "import time; time.sleep(0.3)"])
-    reading = wait.gpu_wait(pids=[child.pid], start_times=[start_of(child.pid)], timeout_seconds=30)
+    reading = wait.gpu_wait(pids=[child.pid], start_times=[start_of(child.pid)], timeout_seconds=99)
     # Not collected yet: a zombie holds nothing.
     assert state_of(child.pid) == "Z"
     child.wait()
@@ -144,7 +148,7 @@ def test_a_leader_that_exited_does_not_hide_its_threads() -> None:
     libc.syscall(EXIT, 0)
     """
     with actor(script) as one:
-        until(lambda: state_of(one.pid) == "Z")
+        until(lambda: state_of(one.pid) == "Z" and others_sleep(one.pid))
         reading = wait.gpu_wait(
             pids=[one.pid], start_times=[start_of(one.pid)], timeout_seconds=0.05
         )
@@ -182,6 +186,23 @@ def test_lists_that_go_together_must_have_one_length() -> None:
         assert "differ in length" in caught.value.reason
 
 
+class Clock:
+    """The probe's clocks, moved by the test alone: a look costs what the test says."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = self.cpu = 0.0
+        monkeypatch.setattr(wait, "monotonic", lambda: self.now)
+        monkeypatch.setattr(wait, "process_time", lambda: self.cpu)
+        monkeypatch.setattr(wait, "sleep", self.sleep)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+    def work(self, seconds: float) -> None:
+        self.now += seconds
+        self.cpu += seconds
+
+
 def looks_of(monkeypatch: pytest.MonkeyPatch, look: Callable[[], None], seconds: float) -> int:
     """How often a GPU is looked at within a time, if a look does this."""
     looks = 0
@@ -198,16 +219,13 @@ def looks_of(monkeypatch: pytest.MonkeyPatch, look: Callable[[], None], seconds:
 
 
 def test_looking_costs_a_tenth_of_the_time_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
-    def work() -> None:
-        until = time.process_time() + 0.02
-        while time.process_time() < until:
-            pass
-
-    assert 2 <= looks_of(monkeypatch, work, 0.7) <= 5
+    clock = Clock(monkeypatch)
+    assert looks_of(monkeypatch, lambda: clock.work(0.02), 2.0) in (9, 10, 11)
 
 
 def test_a_driver_that_lets_callers_wait_does_not_delay_the_next_look(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """As the driver does while it tears a process down: 0.9 s were seen."""
-    assert looks_of(monkeypatch, lambda: time.sleep(0.1), 1.5) >= 5
+    clock = Clock(monkeypatch)
+    assert looks_of(monkeypatch, lambda: clock.sleep(0.1), 1.5) >= 12

@@ -69,7 +69,7 @@ def test_a_signal_is_sent_once(folder: Path, start: Start) -> None:
     assert send(one) == [("already", "SIGTERM was sent to this process before")]
     assert process.poll() is None
     assert send(one, signal="KILL") == [("sent", None)]
-    assert process.wait(5) == -9
+    assert process.wait(60) == -9
     trail = (folder / "audit.jsonl").read_text().splitlines()
     assert len(trail) == 2
     assert [(r["signal"], r["done"], r["result"]) for r in ledger.records()] == [
@@ -92,7 +92,6 @@ def test_what_is_not_as_planned_is_not_signalled(
 ) -> None:
     process = start()
     assert send(target(process.pid, **change), signal="KILL") == [result]
-    time.sleep(0.05)
     assert process.poll() is None
     assert not folder.exists()
 
@@ -156,7 +155,7 @@ def test_without_pidfd_it_is_said(
     monkeypatch.setattr(identity, "open_pidfd", absent)
     process = start()
     assert send(target(process.pid)) == [("sent", "without pidfd: this kernel has none")]
-    assert process.wait(5) == -15
+    assert process.wait(60) == -15
 
 
 def test_a_number_that_is_reused_between_two_looks(

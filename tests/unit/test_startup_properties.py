@@ -119,9 +119,9 @@ def test_five_megabytes_in_one_line(place: str) -> None:
     line = "[2026-03-01 11:51:48 TP3] KV Cache is allocated. #tokens: 159277, KV size: 10.42 GB"
     noise = "x" * 2_500_000
     text = {"front": line + noise, "back": noise + line, "both": noise + line + ", " + noise}[place]
-    started = time.perf_counter()
+    started = time.process_time()
     newest = parse([text]).newest
-    assert time.perf_counter() - started < 20
+    assert time.process_time() - started < 60
     assert newest is not None
     assert newest.ranks["TP3"]["max_tokens"] == 159277
 

@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
+import termios
 from pathlib import Path
+
+from tests.unit.probe_actors import state_of, until
 
 SIZE = 600_000
 WRITE = f"from fleetmem.controller.cli.stdout import put; put('é' + 'x' * {SIZE})"
@@ -20,11 +22,13 @@ def child(number: int) -> subprocess.Popen[bytes]:
 
 def wait_full(running: subprocess.Popen[bytes]) -> None:
     """Until it sleeps in a write to the full pipe."""
-    for _ in range(500):
-        if "pipe" in Path(f"/proc/{running.pid}/wchan").read_text():
-            return
-        time.sleep(0.02)
-    raise AssertionError("it never filled the pipe")
+    until(lambda: "pipe" in Path(f"/proc/{running.pid}/wchan").read_text())
+
+
+def full(number: int) -> bool:
+    """Whether nothing more fits into the pipe that ends in *number*."""
+    size = fcntl.ioctl(number, termios.FIONREAD, bytes(4))
+    return int.from_bytes(size, sys.byteorder) == fcntl.fcntl(number, fcntl.F_GETPIPE_SZ)
 
 
 def everything(number: int) -> bytes:
@@ -42,11 +46,12 @@ def test_a_stop_in_the_middle_loses_nothing() -> None:
     os.close(theirs)
     wait_full(running)
     running.send_signal(signal.SIGSTOP)
-    time.sleep(0.2)
+    until(lambda: state_of(running.pid) == "T")
     running.send_signal(signal.SIGCONT)
-    time.sleep(0.2)
+    until(lambda: state_of(running.pid) != "T")
+    wait_full(running)
     assert everything(ours) == ("é" + "x" * SIZE).encode()
-    assert running.wait(20) == 0
+    assert running.wait(60) == 0
 
 
 def test_a_pipe_that_does_not_block_loses_nothing() -> None:
@@ -56,6 +61,6 @@ def test_a_pipe_that_does_not_block_loses_nothing() -> None:
     fcntl.fcntl(theirs, fcntl.F_SETFL, flags | os.O_NONBLOCK)
     running = child(theirs)
     os.close(theirs)
-    time.sleep(1.0)
+    until(lambda: full(ours))
     assert everything(ours) == ("é" + "x" * SIZE).encode()
-    assert running.wait(20) == 0
+    assert running.wait(60) == 0
