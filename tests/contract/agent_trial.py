@@ -172,7 +172,7 @@ def alive(pid: int) -> bool:
     return text.rpartition(")")[2].split()[0] not in "ZX"
 
 
-async def until(happened: Callable[[], object], seconds: float = 5.0) -> float:
+async def until(happened: Callable[[], object], seconds: float = 60.0) -> float:
     """Wait until *happened* is true; how long it took. AssertionError after *seconds*."""
     began = time.monotonic()
     while not happened():

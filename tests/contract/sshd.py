@@ -52,20 +52,26 @@ def keygen(path: Path, *options: str) -> Path:
     return path
 
 
-def free_port(address: str) -> int:
-    """A port nobody listens on."""
+@contextlib.contextmanager
+def closed_port(address: str) -> Iterator[int]:
+    """A port on which nobody listens while the block runs, unless it is a server that, as
+    sshd does, may take an address that is bound already (SO_REUSEADDR)."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     with socket.socket(family) as sock:
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((address, 0))
-        port: int = sock.getsockname()[1]
-        return port
+        yield sock.getsockname()[1]
 
 
 @contextlib.contextmanager
-def running(
-    directory: Path, *, address: str = "127.0.0.1", extra: str = "", port: int = 0
-) -> Iterator[Sshd]:
+def running(directory: Path, *, address: str = "127.0.0.1", extra: str = "") -> Iterator[Sshd]:
     """An sshd while the block runs; *extra* are lines that come first in its configuration."""
+    with closed_port(address) as port, _running(directory, address, extra, port) as server:
+        yield server
+
+
+@contextlib.contextmanager
+def _running(directory: Path, address: str, extra: str, port: int) -> Iterator[Sshd]:
     assert SSHD is not None
     directory.mkdir(parents=True, exist_ok=True)
     if os.geteuid() == 0:
@@ -77,7 +83,6 @@ def running(
     authorized = directory / "authorized_keys"
     if not authorized.exists():
         authorized.write_text((directory / "id.pub").read_text())
-    port = port or free_port(address)
     configuration = directory / "sshd_config"
     startups = "" if "MaxStartups" in extra else "MaxStartups 200:30:400\n"  # the last one wins
     configuration.write_text(
@@ -105,14 +110,14 @@ def running(
     finally:
         process.terminate()
         try:
-            process.wait(5)
+            process.wait(60)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
 
 
 def _await_greeting(server: Sshd) -> None:
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 60
     while True:
         try:
             with socket.create_connection((server.address, server.port), timeout=1) as sock:

@@ -41,7 +41,7 @@ def _version(path: str) -> tuple[int, ...]:
 
 def run(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(180):
             await work()
 
     asyncio.run(bounded())
@@ -299,7 +299,7 @@ def test_overdue_and_cancelled(how: str, detached: bool) -> None:
                 agent.call(
                     "trial.hang",
                     {"mark": word, "detached": detached},
-                    timeout_seconds=0.7 if how == "timeout" else None,
+                    timeout_seconds=4.0 if how == "timeout" else None,
                     on_chunk=lambda data: started.set(),
                 )
             )
@@ -309,10 +309,10 @@ def test_overdue_and_cancelled(how: str, detached: bool) -> None:
                 agent._channel.write(wire.encode({"type": "cancel", "id": 1}))
             result = await begun
             wanted = (
-                ("timed_out", "no answer in 0.7 s") if how == "timeout" else ("failed", "cancelled")
+                ("timed_out", "no answer in 4 s") if how == "timeout" else ("failed", "cancelled")
             )
             assert (result.outcome, result.reason) == wanted
-            assert trial.processes(word) == []
+            await trial.until(lambda: not trial.processes(word))
             assert (await agent.call("trial.echo", {"value": 2})).reading["value"] == 2
 
     run(work)
@@ -366,7 +366,7 @@ def test_the_nvml_session_is_one_process_and_is_not_asked_again_when_it_hangs() 
                 "failed",
                 "nvml_hung: NVML gave no answer in 0.3 s",
             )
-            assert not trial.alive(first.reading["pid"])
+            await trial.until(lambda: not trial.alive(first.reading["pid"]))
             assert (await agent.call("trial.echo")).outcome == "ok"
 
     run(work)
@@ -453,13 +453,13 @@ def test_endings_leave_nothing(ending: str) -> None:
                 for _ in range(1 if ending == "term" else 20):
                     if trial.alive(guard):
                         os.kill(guard, signal.SIGTERM)
-            took = await trial.until(
+            await trial.until(
                 lambda: (
                     not any(trial.processes(word) for word in words)
                     and not any(trial.alive(pid) for pid in (guard, serve, nvml))
                 ),
+                0.75 * wire.LEASE_SECONDS,  # at once: silence would be noticed after the lease
             )
-            assert took < 2.0
             ended = await asyncio.gather(*calls, return_exceptions=True)
             assert all(isinstance(one, errors.FleetError) for one in ended), ended
 
@@ -472,7 +472,7 @@ def test_an_action_may_write_that_it_is_done(tmp_path: Path) -> None:
     async def work() -> None:
         async with trial.session() as agent:
             begun: list[int] = []
-            for name, seconds in (("short", 0.6), ("long", 6.0)):
+            for name, seconds in (("short", 0.6), ("long", 600.0)):
                 asyncio.ensure_future(
                     agent.call(
                         "trial.act",
@@ -481,9 +481,10 @@ def test_an_action_may_write_that_it_is_done(tmp_path: Path) -> None:
                     )
                 ).add_done_callback(lambda task: task.exception())
             await trial.until(lambda: len(begun) == 2)
+            end = time.monotonic()
             agent._channel.write_eof()
-            took = await trial.until(lambda: not any(trial.alive(pid) for pid in begun))
-            assert 1.5 < took < 4.0
+            await trial.until(lambda: not any(trial.alive(pid) for pid in begun))
+            assert time.monotonic() - end > 1.9
         assert (tmp_path / "short").read_text() == "done"
         assert not (tmp_path / "long").exists()
 
@@ -510,17 +511,18 @@ def test_a_silent_peer_is_given_up() -> None:
     stage0 = trial.payload().stage0
     for data in (stage0, *(part.compressed for part in trial.payload().parts)):
         talker.stdin.write(len(data).to_bytes(4, "big") + data)
+    began = time.monotonic()
     call = {"type": "call", "id": 1, "name": "trial.hang", "args": {"mark": word, "detached": True}}
     talker.stdin.write(wire.encode(call))
     talker.stdin.flush()
 
     async def work() -> None:
         await trial.until(lambda: trial.processes(word))
-        took = await trial.until(
+        await trial.until(
             lambda: not trial.processes(word) and all(one.poll() is not None for one in agents),
-            25.0,
+            120.0,
         )
-        assert took > 15.0
+        assert time.monotonic() - began > wire.LEASE_SECONDS - 1
 
     try:
         run(work)
@@ -552,7 +554,7 @@ def test_wrong_parts_do_not_run() -> None:
     core = trial.payload().parts[0]
     evil = core.compressed[:-1] + bytes([core.compressed[-1] ^ 1])
     sent = b"".join(len(d).to_bytes(4, "big") + d for d in (trial.payload().stage0, evil))
-    done = subprocess.run(["/bin/sh", "-c", line], input=sent, capture_output=True, timeout=20)
+    done = subprocess.run(["/bin/sh", "-c", line], input=sent, capture_output=True, timeout=60)
     assert done.returncode != 0
     assert done.stdout.startswith(b"b2a1 boot\nb2a1 ok 3.")
     assert b"Traceback" not in done.stderr, done.stderr
