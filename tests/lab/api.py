@@ -88,7 +88,7 @@ class Lab:
         return [*self.ssh_command(host), shlex.join(words)]
 
     def exec(
-        self, host: str, *command: str, stdin: str | None = None, timeout: float = 60
+        self, host: str, *command: str, stdin: str | None = None, timeout: float = 180
     ) -> subprocess.CompletedProcess[str]:
         """Runs a command as root inside the host; text in and out. TimeoutExpired after
         ``timeout`` seconds."""
@@ -112,14 +112,14 @@ class Lab:
             "IdentitiesOnly": "yes",
             "BatchMode": "yes",
             "KexAlgorithms": "curve25519-sha256",
-            "ConnectTimeout": "10",
+            "ConnectTimeout": "60",
             "LogLevel": "ERROR",
         }
         words = [word for name, value in options.items() for word in ("-o", f"{name}={value}")]
         return ["ssh", "-F", "none", *words, "-p", str(at.port), f"{user}@{at.address}"]
 
     def ssh(
-        self, host: str, command: str, user: str = "root", timeout: float = 60
+        self, host: str, command: str, user: str = "root", timeout: float = 180
     ) -> subprocess.CompletedProcess[str]:
         """Runs a shell command over the host's sshd."""
         return subprocess.run(
@@ -269,7 +269,7 @@ def _await_end(fd: int) -> None:
 def _await_hosts(found: dict[str, object]) -> None:
     hosts = found["hosts"]
     assert isinstance(hosts, dict)
-    deadline = time.monotonic() + 5
+    deadline = time.monotonic() + 60
     left = dict(hosts)
     while left:
         left = {h: r for h, r in left.items() if kernel.start_time(r["init"]) == r["start"]}

@@ -89,7 +89,7 @@ class Desk:
             **{"stdin": subprocess.DEVNULL, **options},
         )
 
-    def run(self, *words: str, timeout: float = 150, **options: Any) -> Said:
+    def run(self, *words: str, timeout: float = 400, **options: Any) -> Said:
         """Run it to its end; never a traceback."""
         with self.running(*words, **options) as started:
             out, err = started.communicate(timeout=timeout)

@@ -43,7 +43,7 @@ def labs() -> Iterator[LabFactory]:
 
 
 def wait_until(
-    what: str, happened: Callable[[], object], seconds: float = 10, pause: float = 0.02
+    what: str, happened: Callable[[], object], seconds: float = 60, pause: float = 0.02
 ) -> None:
     """Calls ``happened`` until it is true; fails the test with ``what`` after ``seconds``."""
     deadline = time.monotonic() + seconds

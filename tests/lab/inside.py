@@ -14,7 +14,7 @@ from tests.lab import api
 HERE = Path(__file__).parent
 
 
-def nvml(lab: api.Lab, host: str, *words: str, timeout: float = 20) -> dict[str, Any]:
+def nvml(lab: api.Lab, host: str, *words: str, timeout: float = 120) -> dict[str, Any]:
     """query.py's answer inside a host. TimeoutExpired where the library hangs."""
     own = lab.directory / host / "pynvml.py"
     if not own.exists():
@@ -52,6 +52,12 @@ def exists(lab: api.Lab, host: str, pid: int) -> bool:
 def kill(lab: api.Lab, host: str, signal: str, *pids: int) -> None:
     """Sends a signal to exact pids of a host."""
     done = lab.exec(host, "kill", f"-{signal}", *map(str, pids))
+    assert done.returncode == 0, done.stderr
+
+
+def gives_back(lab: api.Lab, host: str) -> None:
+    """The memory that a driver still keeps for dead processes comes back now."""
+    done = lab.exec(host, "sh", "-c", "rm /run/nvml-sim/charges/*")
     assert done.returncode == 0, done.stderr
 
 

@@ -22,7 +22,7 @@ from tests.lab.build import LabError
 QEMU = "qemu-system-x86_64"
 MIB = 1 << 20
 CPU_MIB, GPU_MIB, DATA_MIB = 1024, 2048, 8192
-SECONDS_TO_ANSWER = 150.0
+SECONDS_TO_ANSWER = 400.0
 APPEND = (
     "console=ttyS0 loglevel=4 panic=-1 init_on_alloc=0 numa_balancing=disable mitigations=off "
     "memhp_default_state=online_movable"

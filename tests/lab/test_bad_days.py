@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import pytest
 from tests.lab import api, bad_days
 from tests.lab.bad_days import FAILED, FINE, NOT_REACHED, Day
 from tests.lab.desk import Desk, Said, inside, inventory
+from tests.lab.fixtures import wait_until
 from tests.lab.reclaim_stage import Answer
 
 pytestmark = pytest.mark.lab
@@ -222,11 +222,6 @@ def test_a_full_run_directory_stops_before_any_signal(fleet: Fleet) -> None:
 
 
 def test_nothing_is_left_running(fleet: Fleet) -> None:
-    deadline = time.monotonic() + 10
+    look = "cat /proc/[0-9]*/comm 2>/dev/null || true"
     for host in set(fleet.at.values()):
-        while True:
-            found = inside(fleet.lab, host, "cat /proc/[0-9]*/comm 2>/dev/null || true")
-            if "fleetmem" not in found:
-                break
-            assert time.monotonic() < deadline, (host, found)
-            time.sleep(0.3)
+        wait_until(host, lambda at=host: "fleetmem" not in inside(fleet.lab, at, look), pause=0.3)  # type: ignore[misc]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -9,6 +10,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -22,14 +24,15 @@ pytestmark = pytest.mark.lab
 NAMESPACES = ("pid", "mnt", "uts", "ipc")
 
 
-def run(*words: str, timeout: float = 60) -> subprocess.CompletedProcess[str]:
-    """The command line, as a person uses it."""
+def run(*words: str, mounts_of: int | None = None) -> subprocess.CompletedProcess[str]:
+    """The command line, as a person uses it; in the mount namespace of *mounts_of*."""
+    enter = ["nsenter", "--mount", "--target", str(mounts_of), "env", "-C", str(api.ROOT)]
     return subprocess.run(
-        [sys.executable, "-m", "tests.lab", *words],
+        [*(enter if mounts_of else []), sys.executable, "-m", "tests.lab", *words],
         cwd=api.ROOT,
         capture_output=True,
         text=True,
-        timeout=timeout,
+        timeout=300,
         check=False,
     )
 
@@ -125,7 +128,7 @@ def test_exec_passes_everything_through(shared_lab: api.Lab) -> None:
         (("up", "--dir", "{dir}"), 1, "lab: a lab already runs in"),
         (("up", "--dir", "/proc/lab"), 1, "lab: /proc/lab: "),
         (("up", "--dir", "{dir}x", "-n", "0"), 1, "lab: a lab needs at least one host"),
-        (("up", "--dir", "{dir}x", "--while", "4194303"), 1, "lab: --while 4194303"),
+        (("up", "--dir", "{dir}x", "--while", "4194305"), 1, "lab: --while 4194305"),
         (("hog", "{dir}", "gh200-01", "--kind", "plain", "--gpu", "9"), 1, "lab: the hog did not"),
     ],
 )
@@ -146,32 +149,46 @@ def test_a_directory_of_others_is_left_alone(tmp_path: Path) -> None:
 
 
 def test_up_and_down_leave_nothing(tmp_path: Path) -> None:
-    mounts = Path("/proc/self/mountinfo").read_text("utf-8")
-    done = run("up", "-n", "8", "--dir", str(tmp_path / "lab"))
-    assert json.loads(done.stdout)["hosts"] == 8
-    record = state.load(tmp_path / "lab")
-    running = api.attach(tmp_path / "lab")
-    hog = running.hog("gh200-03", "term-ignorer")
-    namespace = running.exec("gh200-03", "readlink", "/proc/self/ns/pid").stdout.strip()
-    assert hog.holders
-    assert run("down", str(tmp_path / "lab")).returncode == 0
-    assert gone(record)
-    assert namespace not in namespaces_in_use()
-    assert not list(tmp_path.iterdir())
-    assert Path("/proc/self/mountinfo").read_text("utf-8") == mounts
-    assert run("down", str(tmp_path / "lab")).returncode == 0
+    with own_mounts() as place:
+        mounts = Path(f"/proc/{place}/mountinfo").read_text("utf-8")
+        done = run("up", "-n", "8", "--dir", str(tmp_path / "lab"), mounts_of=place)
+        assert json.loads(done.stdout)["hosts"] == 8
+        record = state.load(tmp_path / "lab")
+        running = api.attach(tmp_path / "lab")
+        hog = running.hog("gh200-03", "term-ignorer")
+        namespace = running.exec("gh200-03", "readlink", "/proc/self/ns/pid").stdout.strip()
+        inhabitants = inhabitants_of(namespace)
+        assert len(inhabitants) >= len({*hog.holders, *hog.helpers}) + 2  # init and sshd
+        assert run("down", str(tmp_path / "lab"), mounts_of=place).returncode == 0
+        assert gone(record)
+        assert not [pid for pid, start in inhabitants.items() if kernel.start_time(pid) == start]
+        assert not list(tmp_path.iterdir())
+        assert Path(f"/proc/{place}/mountinfo").read_text("utf-8") == mounts
+        assert run("down", str(tmp_path / "lab")).returncode == 0
 
 
-def namespaces_in_use() -> set[str]:
-    """Pid namespaces that some process still lives in."""
-    found = set()
-    for entry in os.listdir("/proc"):
-        if entry.isdigit():
-            try:
-                found.add(os.readlink(f"/proc/{entry}/ns/pid"))
-            except OSError:
-                continue
-    return found
+@contextlib.contextmanager
+def own_mounts() -> Iterator[int]:
+    """A process in a mount namespace in which only the test mounts anything; what is mounted
+    below it spreads to it, as to a machine that shares its mounts."""
+    script = "mount --make-rshared /; echo there; exec cat"
+    words = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script]
+    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as place:
+        assert place.stdin is not None
+        assert place.stdout is not None
+        assert place.stdout.readline() == b"there\n"
+        yield place.pid
+        place.stdin.close()
+
+
+def inhabitants_of(namespace: str) -> dict[int, int | None]:
+    """Start times of all that live in a pid namespace."""
+    found = {}
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"/proc/{entry}/ns/pid") == namespace:
+                found[int(entry)] = kernel.start_time(int(entry))
+    return {pid: start for pid, start in found.items() if start is not None}
 
 
 def test_labs_that_start_at_once_do_not_collide(tmp_path: Path) -> None:
@@ -233,8 +250,24 @@ def test_a_starter_killed_midway_leaves_nothing(tmp_path: Path, seconds: float) 
         time.sleep(seconds)
         starter.send_signal(signal.SIGKILL)
         starter.wait()
-    time.sleep(0.3)  # a keeper that was forked just before may not have made the directory yet
-    wait_until("everything is gone", lambda: not directory.exists())
+    # A keeper that was forked just before may not have made the directory yet, and one that
+    # is being started has no arguments for a moment: so it is looked at several times.
+    for _ in range(10):
+        wait_until(
+            "everything is gone",
+            lambda: not directory.exists() and not named_in_arguments(directory),
+        )
+        time.sleep(0.05)
+
+
+def named_in_arguments(directory: Path) -> list[str]:
+    """Pids of processes that were started with the path in their arguments."""
+    found = []
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        with contextlib.suppress(OSError):
+            if os.fsencode(directory) in Path(f"/proc/{entry}/cmdline").read_bytes():
+                found.append(entry)
+    return found
 
 
 def test_a_killed_keeper_takes_the_hosts_along(tmp_path: Path) -> None:

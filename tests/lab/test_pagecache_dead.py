@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 import pytest
@@ -29,9 +28,7 @@ def test_a_dead_mount_is_one_problem_and_the_rest_is_known(host: Host) -> None:
     server = int(started.stdout.split()[3])
     host.lab.exec(HOST, "sh", "-c", "head -c 2M /dev/zero >/run/host/alive; sync /run/host/alive")
     try:
-        began = time.monotonic()
         found = host.probe("pagecache.files", paths=[DEAD, "/run/host/alive"], walk="never")
-        assert time.monotonic() - began < 45
         assert found["outcome"] == "partial"
         assert "does not answer" in found["reason"]
         reading = found["reading"]

@@ -16,6 +16,7 @@ from fleetmem.controller.reclaim.options import ReclaimOptions
 from tests.lab import api
 from tests.lab.desk import Desk, inside, inventory
 from tests.lab.fixtures import wait_until
+from tests.lab.inside import kill
 
 pytestmark = pytest.mark.lab
 
@@ -121,7 +122,7 @@ def test_old_rebooted_and_edited_plans_are_refused(place: Place) -> None:
 def test_two_desks_at_once(place: Place) -> None:
     (host,), held = place.hold(1, "term-ignorer")
     words = ("-H", host, "--gpu", "0", "--yes", "-o", "json", "--grace-period")
-    with place.here.running("reclaim", *words, "20s") as first:
+    with place.here.running("reclaim", *words, "10m") as first:
         pid = held[host]
         wait_until("TERM", lambda: place.lab.signals(host, pid), 60)
         second = place.there.run("reclaim", *words, "1s")
@@ -129,7 +130,8 @@ def test_two_desks_at_once(place: Place) -> None:
         assert (second.code, error["code"]) == (7, "locked")
         assert "held by" in error["message"]
         assert "@" in error["message"]  # who, and where
-        out, err = first.communicate(timeout=120)
+        kill(place.lab, host, "KILL", pid)  # the first one need wait no longer
+        out, err = first.communicate(timeout=400)
     assert first.returncode == 0, err
     (entry,) = json.loads(out)["hosts"]
     assert entry["reclaim"]["verdict"] == "reclaimed"

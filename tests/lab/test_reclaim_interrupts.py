@@ -38,7 +38,7 @@ from tests.lab.reclaim_stage import (
 pytestmark = pytest.mark.lab
 
 GIB = 1 << 30
-WAYS = {"INT": 10.0, "KILL": 10.0, "STOP": 25.0, "session killed": 25.0, "session stopped": 25.0}
+WAYS = ("INT", "KILL", "STOP", "session killed", "session stopped")
 RUNGS = ("plan", "term", "kill", "heirs", "end")
 WORDS = ("--gpu", "0", "--yes", "--grace-period", "1s")
 
@@ -97,16 +97,14 @@ def one(lab: api.Lab, trial: Trial, folder: Path) -> None:
     running = desk.start(*WORDS, hosts=host)
     try:
         begun = desk.state / "fleetmem"
-        wait_until("it kept no history", lambda: begun.exists() and any(begun.iterdir()), 30)
+        wait_until("it kept no history", lambda: begun.exists() and any(begun.iterdir()), 120)
         await_rung(lab, trial, running)
         time.sleep(trial.delay)
-        at = time.monotonic()
         stopped = strike(lab, trial, running)
-        took = no_agents(lab, [host], WAYS[trial.way])
-        assert time.monotonic() - at < WAYS[trial.way] + 5, took
+        no_agents(lab, [host])
         for pid in stopped:
             lab.exec(host, "kill", "-CONT", str(pid))
-        first = end(trial, running)
+        first = end(lab, trial, running)
     finally:
         running.kill()
         running.communicate()
@@ -135,7 +133,7 @@ def await_rung(lab: api.Lab, trial: Trial, running: subprocess.Popen[str]) -> No
     """Wait until the host's trail shows that the rung has begun."""
     wanted = {"plan": 0, "term": 1, "kill": 2, "heirs": 3, "end": 4}[trial.rung]
     trail = Path(f"/proc/{lab.hosts[trial.host].init}/root/run/fleetmem/audit.jsonl")
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + 120
     while wanted:
         try:
             if len(trail.read_text().splitlines()) >= wanted:
@@ -180,15 +178,16 @@ def comm(lab: api.Lab, host: str, pid: int) -> str:
     return lab.exec(host, "cat", f"/proc/{pid}/comm").stdout
 
 
-def end(trial: Trial, running: subprocess.Popen[str]) -> Answer | None:
+def end(lab: api.Lab, trial: Trial, running: subprocess.Popen[str]) -> Answer | None:
     """How the interrupted run ended; None where it could not say a word."""
     if trial.way == "KILL":
-        running.wait(10)
+        running.wait(60)
         return None
     if trial.way == "STOP":
         running.send_signal(signal.SIGCONT)
-    found = answer(running, 90)
-    late = trial.rung == "end" and found.code == 0  # it had said its last word already
+    found = answer(running)
+    # the last rung's last signal was sent: it may have said its last word already
+    late = found.code == 0 and len(traces(lab, trial.host).audit) == 4
     assert trial.way != "INT" or found.code == 130 or late, found
     return found
 

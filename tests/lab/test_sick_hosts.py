@@ -16,11 +16,13 @@ import pytest
 from tests.lab import api
 from tests.lab.bad_days import Day, late, liar, refused, session_process
 from tests.lab.desk import OUTCOMES, Desk, Said, inside, inventory
+from tests.lab.fixtures import wait_until
 
 pytestmark = pytest.mark.lab
 
 DEADLINE = 45.0
-SLACK = 5.0
+"""Seconds for one host on a machine on which the well ones need a small part of it."""
+
 HOSTS = 64
 FROZEN = session_process("STOP")
 SICK = (
@@ -53,6 +55,7 @@ class Fleet:
     desk: Desk
     hogs: dict[str, api.Hog]
     said: Said
+    deadline: float
 
 
 @pytest.fixture(scope="module")
@@ -73,16 +76,22 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fleet]:
             made = list(pool.map(lambda host: lab.hog(host, "retitled", 0, 5000), places))
         hogs = dict(zip([*well[:6], "names"], made, strict=True))
         desk = Desk(folder, folder / "none").with_inventory(inventory(lab, settings))
-        said = desk.run(
-            "reclaim", "-H", "@all", "--dry-run", "-o", "json", "--timeout", f"{DEADLINE:g}s"
-        )
-        yield Fleet(lab, desk, hogs, said)
+        words = ("reclaim", "--dry-run", "-o", "json")
+        pace = seconds(desk.run(*words, "-H", ",".join(well), "--timeout", "10m"))
+        deadline = max(DEADLINE, round(10 * pace))  # a slow machine gets more
+        said = desk.run(*words, "-H", "@all", "--timeout", f"{deadline:g}s", timeout=2000)
+        yield Fleet(lab, desk, hogs, said, deadline)
+
+
+def seconds(said: Said) -> float:
+    """How long a run took."""
+    run = said.answer.envelope["run"]
+    started, finished = (datetime.fromisoformat(run[key]) for key in ("started", "finished"))
+    return (finished - started).total_seconds()
 
 
 def test_it_ends_within_the_deadline_of_one_host(fleet: Fleet) -> None:
-    run = fleet.said.answer.envelope["run"]
-    started, finished = (datetime.fromisoformat(run[key]) for key in ("started", "finished"))
-    assert (finished - started).total_seconds() <= DEADLINE + SLACK
+    assert seconds(fleet.said) < 1.8 * fleet.deadline  # two one after another would need twice
 
 
 def test_frozen_hosts_are_named_while_it_runs(fleet: Fleet) -> None:
@@ -191,6 +200,6 @@ def test_true_in_shape_and_false_in_fact_is_never_our_mistake(fleet: Fleet, tmp_
 
 
 def test_no_agent_of_ours_is_left(fleet: Fleet) -> None:
+    look = "cat /proc/[0-9]*/comm 2>/dev/null || true"
     for host in list(fleet.lab.hosts)[len(SICK) :: 7]:
-        found = inside(fleet.lab, host, "cat /proc/[0-9]*/comm 2>/dev/null || true")
-        assert "fleetmem" not in found
+        wait_until(host, lambda at=host: "fleetmem" not in inside(fleet.lab, at, look), pause=0.3)  # type: ignore[misc]

@@ -94,7 +94,7 @@ def standing(lab: api.Lab, *words: str) -> Iterator[str]:
         yield running.stdout.readline().strip()
     finally:
         running.stdin.close()
-        running.wait(timeout=20)
+        running.wait(timeout=60)
         running.stdout.close()
 
 
@@ -333,4 +333,4 @@ def test_playbooks_run_and_runs_are_compared(desk: Desk, lab: api.Lab, tmp_path:
 
 def test_agents_are_gone_afterwards(desk: Desk, lab: api.Lab) -> None:
     snapshot(desk)
-    wait_until("no agent is left", lambda: not traces(lab, HOST).agents, seconds=20, pause=0.3)
+    wait_until("no agent is left", lambda: not traces(lab, HOST).agents, pause=0.3)
