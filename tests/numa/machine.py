@@ -48,7 +48,7 @@ class Machine:
             assert server.stdin is not None
             assert server.stdout is not None
             server.stdin.close()
-            server.wait(30)
+            server.wait(120)
             server.stdout.close()
             subprocess.run(
                 [*self._ssh(user)[:-1], "-O", "exit", self._ssh(user)[-1]],
@@ -65,10 +65,10 @@ class Machine:
     def send(self, data: bytes, command: str) -> None:
         """Runs *command* with *data* on its standard input."""
         words = [*self._ssh(), command]
-        done = subprocess.run(words, input=data, capture_output=True, timeout=120, check=False)
+        done = subprocess.run(words, input=data, capture_output=True, timeout=300, check=False)
         assert done.returncode == 0, done.stderr
 
-    def sh(self, command: str, user: str = "root", timeout: float = 120) -> str:
+    def sh(self, command: str, user: str = "root", timeout: float = 300) -> str:
         """Output of a shell command that must succeed."""
         done = subprocess.run(
             [*self._ssh(user), command],
@@ -124,9 +124,12 @@ class Machine:
         """Anonymous or shared memory on a node, kept by one process for all."""
         if self.sh("ls /run").find("plant.out") < 0:
             self.send(PLANTER.read_bytes(), "cat >/run/planter.py")
-            self.sh("setsid python3 /run/planter.py </dev/null >/run/planter.log 2>&1 & sleep 1")
+            self.sh(
+                "setsid python3 /run/planter.py </dev/null >/run/planter.log 2>&1 &"
+                " for i in $(seq 1000); do [ -p /run/plant.out ] && exit 0; sleep 0.1; done; exit 1"
+            )
         command = f"echo {kind} {node} {mib} >/run/plant.in; cat /run/plant.out"
-        assert self.sh(f"timeout 60 sh -c {shlex.quote(command)}") == "done"
+        assert self.sh(f"timeout 200 sh -c {shlex.quote(command)}") == "done"
 
     def start(self, script: str) -> int:
         """Starts a Python program that prints "ready" and then stays; its pid."""
@@ -136,6 +139,6 @@ class Machine:
             "rm -f /run/ready; setsid python3 -c "
             + shlex.quote(program)
             + " </dev/null >/dev/null 2>&1 &"
-            " for i in $(seq 300); do [ -s /run/ready ] && exit 0; sleep 0.1; done; exit 1"
+            " for i in $(seq 2000); do [ -s /run/ready ] && exit 0; sleep 0.1; done; exit 1"
         )
         return int(self.sh("cat /run/ready"))

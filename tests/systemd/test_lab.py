@@ -19,7 +19,7 @@ def test_a_host_sees_and_changes_nothing_of_the_machine(world: World, tmp_path: 
     """Its own root, names, cgroups and /proc/sys; systemd is up with nothing failed."""
     mark = tmp_path / "mark"
     mark.write_text("here")
-    assert world.sh("systemctl is-system-running", check=False).strip() == "running"
+    assert world.sh("systemctl is-system-running --wait", check=False).strip() == "running"
     assert world.sh("cat /proc/1/comm").strip() == "systemd"
     assert world.sh(f"ls {mark}", check=False) == ""
     assert world.sh("hostname").strip() == FIRST

@@ -102,7 +102,7 @@ class World:
         )
         return found
 
-    def wait(self, what: str, happened: Callable[[], object], seconds: float = 20) -> None:
+    def wait(self, what: str, happened: Callable[[], object], seconds: float = 120) -> None:
         """Until *happened* is true."""
         until = time.monotonic() + seconds
         while not happened():
@@ -112,6 +112,9 @@ class World:
 
     def run(self, *words: str, code: int | None = 0) -> subprocess.CompletedProcess[str]:
         """The product at the shell, over SSH to the hosts."""
+        if "-H" in words:  # all that was logged so far is in the journal
+            for host in self.lab.hosts:
+                self.sh("journalctl --sync", host)
         command = [sys.executable, "-c", "from fleetmem.controller.cli import main; import sys; "]
         command[-1] += "sys.exit(main())"
         done = subprocess.run(
@@ -119,7 +122,7 @@ class World:
             capture_output=True,
             text=True,
             stdin=subprocess.DEVNULL,
-            timeout=90,
+            timeout=400,
             check=False,
             env={
                 **os.environ,
