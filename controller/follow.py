@@ -147,6 +147,7 @@ class _FollowRun:
             rows=self.rows,
             section=section,
             look=look,
+            amend=lambda name: self._phases[name].record(host),
             say=lambda text: self._on_event({"kind": "follow", "host": host, "text": text}),
             phase=phase,
             timeout_seconds=self._options.timeout_seconds,

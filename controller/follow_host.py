@@ -27,8 +27,10 @@ POLL_SECONDS = 0.5
 WAIT_SECONDS = 1.0
 """The same while no start is under way."""
 
-LATE_SECONDS = 2.0
-"""A before-load that long after weights began to load says so."""
+_CLOSED = {
+    "before-load": "weights began to load",
+    "after-load": "the KV pool was made",
+}
 
 MOST_RESTARTS = 4
 """A unit that is started again more often in one follow is in a loop: it is left."""
@@ -57,7 +59,8 @@ class Follower:
     """Fills ``section`` of one host until its unit's start is over.
 
     ``look`` takes the snapshot of a phase and fills in its mark's own moment; it answers the
-    id of the run that recorded it. ``say`` is told of what happens, ``phase`` of what is
+    id of the run that recorded it. ``amend`` records a phase again, whose mark has changed
+    since. ``say`` is told of what happens, ``phase`` of what is
     waited for.
     """
 
@@ -66,6 +69,7 @@ class Follower:
     rows: Sequence[Pattern]
     section: Follow
     look: Look
+    amend: Callable[[str], None]
     say: Callable[[str], None]
     phase: Callable[[str], None]
     timeout_seconds: float
@@ -73,6 +77,7 @@ class Follower:
     _over: set[str] = field(default_factory=set)
     _told: Told = field(default_factory=Told)
     _failed_at: float = 0.0
+    _last: tuple[str, PhaseMark, int] | None = None
 
     async def run(self) -> None:
         """Until the engine is ready, or failed for good. TimedOut after ``timeout_seconds``."""
@@ -92,6 +97,8 @@ class Follower:
                 if start.invocation != self.section["invocation"] and not await self._begin(start):
                     break
                 self._told = told(start.lines, self.rows, start.started_us)
+                if self._late_note() and self._last is not None:
+                    self.amend(self._last[0])
                 name = due(self._told, self._taken)
                 if name is not None:
                     await self._take(start, name, self._told.marks[name])
@@ -138,12 +145,11 @@ class Follower:
         section["status"] = "starting"
         section["phases"], section["missed"] = [], []
         self._taken = set()
+        self._last = None
         self.phase("starting")
         return True
 
     async def _take(self, start: Start, name: str, mark: Mark) -> None:
-        loading = self._told.loading_us
-        late = loading is not None and (self.watch.now_us - loading) / 1e6 > LATE_SECONDS
         shape: PhaseMark = {
             "unit": self.section["unit"],
             "invocation": start.invocation,
@@ -155,8 +161,6 @@ class Follower:
             "delay_seconds": 0.0,
             "note": None,
         }
-        if name == "before-load" and late and loading is not None:
-            shape["note"] = f"weights had begun to load at {moment(loading)}"
         self.phase(f"{name}: reading")
 
         def stamp() -> int:
@@ -164,6 +168,8 @@ class Follower:
             now_us = self.watch.now_us
             shape["taken"] = moment(now_us)
             shape["delay_seconds"] = round((now_us - mark.microseconds) / 1e6, 3)
+            self._last = (name, shape, now_us)
+            self._late_note()
             return now_us
 
         run = await self.look(name, shape, stamp)
@@ -176,6 +182,19 @@ class Follower:
             self.section["status"] = "failed"
             self._failed_at = time.monotonic()
         self.phase(f"starting, {name} taken")
+
+    def _late_note(self) -> bool:
+        """Say in the last mark what its snapshot has of the time after its phase; whether the
+        note is new: the line that tells of it may come after the snapshot."""
+        if self._last is None:
+            return False
+        name, shape, taken_us = self._last
+        closed_us = self._told.closed_us.get(name)
+        if closed_us is None or closed_us >= taken_us or shape["note"] is not None:
+            return False
+        seconds = (taken_us - closed_us) / 1e6
+        shape["note"] = f"{_CLOSED[name]} {seconds:.1f} s before memory was read"
+        return True
 
     async def _finished(self, start: Start) -> bool:
         """Whether this start is over and no other one follows it."""

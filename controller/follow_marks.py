@@ -1,8 +1,8 @@
 """The moments that an engine's log tells of: which line marks which phase of a start. Pure.
 
 Which lines are marks stands in ``playbooks/engines/*.yaml``, as ``phase:`` of a pattern:
-before-load (a rank is about to load its weights), after-load (a rank has them), after-init
-(the engine answers), failed, stopped.
+before-load (a rank is about to load its weights), after-load (a rank has them), kv-pool (a rank
+makes its pool), after-init (the engine answers), failed, stopped.
 """
 
 from __future__ import annotations
@@ -46,12 +46,13 @@ class Mark:
 class Told:
     """What the lines of one start tell so far.
 
-    ``marks`` has a phase once it is reached; ``loading_us`` is when the first rank began to
-    load; ``loading`` are the ranks that began and have not said that they are done.
+    ``marks`` has a phase once it is reached; ``closed_us`` is when what must not be in its
+    snapshot any more began: weights after before-load, the pool after after-load. ``loading``
+    are the ranks that began to load and have not said that they are done.
     """
 
     marks: dict[str, Mark] = field(default_factory=dict)
-    loading_us: int | None = None
+    closed_us: dict[str, int] = field(default_factory=dict)
     loading: tuple[str, ...] = ()
 
     @property
@@ -104,10 +105,15 @@ def told(lines: Iterable[LogLine], rows: Sequence[Pattern], started_us: int) -> 
             marks.setdefault(mark.phase, mark)
     if failing:
         marks[FAILED] = min(failing, key=lambda one: one[:2])[2]
-    loading = tuple(rank for rank in begun if rank not in done)
+    unsaid = {ALONE} if done else set()  # a line of no rank may be any rank's
+    loading = tuple(rank for rank in begun if rank not in {*done, *unsaid})
     if done and not loading:
         marks["after-load"] = max(done.values(), key=lambda mark: mark.microseconds)
-    return Told(marks, min(begun.values(), default=None), loading)
+    closed = {"before-load": min(begun.values())} if begun else {}
+    pool = marks.pop("kv-pool", None)
+    if pool is not None:
+        closed["after-load"] = pool.microseconds
+    return Told(marks, closed, loading)
 
 
 def due(told: Told, taken: Iterable[str]) -> str | None:

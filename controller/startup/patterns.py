@@ -29,7 +29,7 @@ Step = Literal[
     "presence", "config", "window_total", "gpu_list", "breakdown", "count", "least",
     "ignore",
 ]  # fmt: skip
-Phase = Literal["before-load", "after-load", "after-init", "failed", "stopped"]
+Phase = Literal["before-load", "after-load", "kv-pool", "after-init", "failed", "stopped"]
 UNIT_WORDS = ("GiB", "MiB", "GB")
 
 

@@ -17,7 +17,6 @@ from typing import Any
 
 import pytest
 
-from fleetmem.controller.follow_host import LATE_SECONDS
 from tests.systemd.world import FIRST, World
 
 pytestmark = pytest.mark.lab
@@ -212,11 +211,8 @@ def test_a_start_under_way_is_taken_and_a_finished_one_is_not(world: World) -> N
     engine = Engine(world, "under", [*STARTED, *LOAD, *INIT])
     engine.let("load")
     engine.start()
-    begun = "journalctl -q -u under -o json -g 'Starting to load' | head -1"
-    world.wait("loading", lambda: "Starting" in world.sh(begun, check=False), SECONDS)
-    loading = int(json.loads(world.sh(begun))["__REALTIME_TIMESTAMP"]) / 1e6
-    # So long after the weights began, a before-load must say so.
-    world.wait("late", lambda: float(world.sh("date +%s.%N")) > loading + LATE_SECONDS, SECONDS)
+    begun = "journalctl -q -u under | grep 'Starting to load'"
+    world.wait("loading", lambda: world.sh(begun, check=False), SECONDS)
     run = Following(world, "under", "-o", "json")
     run.sees("before-load, ")
     engine.let("loaded")
@@ -227,7 +223,7 @@ def test_a_start_under_way_is_taken_and_a_finished_one_is_not(world: World) -> N
     assert (section["status"], section["invocation"]) == ("ready", id_)
     marks = {one["phase"]: one["mark"] for one in section["phases"]}
     assert list(marks) == ["before-load", "after-load", "after-init"]
-    assert marks["before-load"]["note"].startswith("weights had begun to load at 20")
+    assert "weights began to load " in marks["before-load"]["note"]
     assert marks["before-load"]["text"].startswith("Started under.service")
     assert (marks["after-load"]["text"], marks["after-load"]["rank"]) == (LOADED, "TP0")
     assert marks["after-load"]["pattern"] == "vllm/weights-v1"

@@ -188,6 +188,7 @@ class Script:
     def __init__(self, *looks: tuple[str, str | None], active: str = "failed") -> None:
         self.newest: Start | None = None
         self.now_us = NOW
+        self.behind_us = 0
         self._looks = list(looks)
         self._active = active
 
@@ -206,7 +207,8 @@ class Script:
         for part in (text or "").split("|"):
             if part:
                 kind = 1 if part.startswith("v.service") or part.startswith("Stopp") else 0
-                line = LogLine(self.now_us, 0, 1, "x", 6, kind, True, part)
+                moment = self.now_us - self.behind_us
+                line = LogLine(moment, 0, 1, "x", 6, kind, True, part)
                 self.newest.lines[line] = None
 
     async def state(self) -> dict[str, Any]:
@@ -236,6 +238,7 @@ def follow(
         rows=marking(builtin()),
         section=section,
         look=look,
+        amend=lambda name: taken.append(f"amend {name}"),
         say=lambda text: None,
         phase=lambda text: None,
         timeout_seconds=timeout_seconds,
@@ -256,6 +259,24 @@ def test_a_phase_that_the_next_line_overtook_is_missed(monkeypatch: pytest.Monke
     assert taken == ["a before-load", "a after-init"]
     assert [one["phase"] for one in section["missed"]] == ["after-load"]
     assert "was not the newest mark any more" in section["missed"][0]["why"]
+
+
+def test_what_began_before_memory_was_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Known at the look, or from a line that the next look brings: then it is recorded again."""
+    begin = "INFO 10-06 15:56:51 [r.py:1] Starting to load model /m"
+    pool = "INFO 10-06 15:58:20 [k.py:1] GPU KV cache size: 1,000 tokens"
+    script = Script(("a", begin), ("a", LOADED), ("a", pool), ("a", READY))
+    script.behind_us = 2 * SECOND  # lines are that much older than the look that brings them
+    section, taken = follow(script, monkeypatch)
+    assert [one["mark"]["note"] for one in section["phases"]] == [
+        "weights began to load 2.0 s before memory was read",
+        "the KV pool was made 1.0 s before memory was read",
+        None,
+    ]
+    assert taken == ["a before-load", "a after-load", "amend after-load", "a after-init"]
+    script = Script(("a", None), ("a", begin), ("a", LOADED), ("a", pool), ("a", READY))
+    section, taken = follow(script, monkeypatch)
+    assert {one["mark"]["note"] for one in section["phases"]} == {None}
 
 
 def test_an_engine_without_a_line_for_a_phase(monkeypatch: pytest.MonkeyPatch) -> None:
