@@ -20,8 +20,8 @@ _CRI_FULL = re.compile(
 )
 _QUOTED_ANSI = re.compile(rb"\\u001b\[[0-9;?]{0,32}[A-Za-z]")
 _FULL_ENTRY = b'\\n","'
-CUT = b"\0"
-"""Ends a last line that may be cut; files that a crash cut short end in zeros too."""
+CUT = b"\0\x17"
+"""Ends a last line that may be cut."""
 BLOCK_BYTES = 1 << 18
 MAX_LINE_BYTES = 64 << 20
 _EXPORT_FIRST = max(len(one) for one in FIRST)
@@ -85,8 +85,9 @@ class Frame:
 
     def close(self) -> None:
         """Take the end: a last line without a newline counts, but its last number may be cut."""
-        if self._rest and not self._rest[-1].rstrip(b" \t").endswith((b"\n", b"}", CUT)):
-            self._rest.append(CUT)
+        whole = b"".join(self._rest).rstrip(b" \t\0")  # a crash leaves zeros
+        if whole and not whole.endswith((b"\n", b"}")):
+            self._rest = [whole, CUT]
         self.flush()
         if self._export is not None:
             self._rows(self._export.close())

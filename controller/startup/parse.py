@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from .frame import Frame, docker_lines
+from .frame import CUT, Frame, docker_lines
 from .model import Head, Line, Record, Startup
 from .patterns import Pattern, Patterns, builtin
 from .prefix import pieces, split_head
@@ -17,6 +17,8 @@ from .sieve import Sieve
 
 _MEMORY = re.compile(r"\d ?[KMGT]i?B(?![A-Za-z/])|out of memory", re.IGNORECASE)
 _MAX_TEXT = 16_384
+MAX_LINE = 8 << 20
+_CUT = CUT.decode()
 _BATCH = 4000
 MAX_UNMATCHED = 200
 
@@ -71,12 +73,12 @@ class Parser:
 
     def _block(self, block: bytes) -> None:
         for line in self._sieve.hits(block):
-            self._line(line.decode("utf-8", "replace"), None)
+            self._line(line[:MAX_LINE].decode("utf-8", "replace"), None)
 
     def _docker(self, block: bytes, view: bytes) -> None:
         for entry in self._sieve.hits(block, view):
             for line in docker_lines(entry):
-                self._line(line.decode("utf-8", "replace"), None)
+                self._line(line[:MAX_LINE].decode("utf-8", "replace"), None)
 
     def _whole_record(self, record: Record) -> None:
         known = Head(
@@ -91,11 +93,11 @@ class Parser:
         message = record.message
         raw = message.encode("utf-8", "replace") if isinstance(message, str) else message
         for line in self._sieve.hits(raw.replace(b"\r", b"\n")):
-            self._line(line.decode("utf-8", "replace"), known)
+            self._line(line[:MAX_LINE].decode("utf-8", "replace"), known)
 
     def _line(self, line: str, known: Head | None) -> None:
-        whole = line.rstrip("\0")
-        cut, line = whole != line, whole
+        cut = line.endswith(_CUT)
+        line = line.removesuffix(_CUT).rstrip("\0")
         if "_CMDLINE" in line[:24]:  # a journal field that names an engine's command, no log line
             return
         numbers: set[int] = set()

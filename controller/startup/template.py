@@ -11,11 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 _HOLE = re.compile(r"<(?P<name>[a-z][a-z0-9_.]*):(?P<type>[A-Za-z]+)>")
-_NUMBER = r"-?\d[\d,]{0,18}(?:\.\d{1,9})?"
+_NUMBER = r"-?\d[\d,]{0,18}(?:\.\d{1,20})?"
+MOST = 1 << 64
+"""No size is larger, whatever a line says."""
 IMPLIED = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 1000, "MB": 10**6, "GB": 10**9}
 _TYPES = {
-    "int": r"-?\d[\d,]{0,18}",
-    "bytes": r"-?\d{1,18}",
+    "int": r"-?\d[\d,]{0,18}(?!\d)",
+    "bytes": r"-?\d{1,19}(?!\d)",
     "num": r"-?\d{1,12}(?:\.\d{1,9})?",
     "word": r"[\w.\-/+]{1,200}",
     "dtype": r"\w{1,40}",
@@ -56,7 +58,8 @@ class Template:
     ) -> bool:
         """Put the figures of *found* into *values*; half the last printed digit into *spread*.
 
-        False where the text is *cut* and its last number, which is not read then, is one of them.
+        False where one is not to be believed, and is left out: a size beyond every memory, or
+        the last number of a text that is *cut*.
         """
         whole = True
         for hole in self.holes:
@@ -66,11 +69,14 @@ class Template:
             if cut and hole.type in _BARE and found.end(hole.group) == len(found.string):
                 whole = False
                 continue
-            if hole.type == "size":
-                unit = self.units[found[f"u{hole.group}"]]
-                values[hole.name], spread[hole.name] = _size(text, unit)
-            elif hole.type in IMPLIED:
-                values[hole.name], spread[hole.name] = _size(text, IMPLIED[hole.type])
+            if hole.type == "size" or hole.type in IMPLIED:
+                size = hole.type == "size"
+                unit = self.units[found[f"u{hole.group}"]] if size else IMPLIED[hole.type]
+                value, off = _size(text, unit)
+                if abs(value) > MOST:
+                    whole = False
+                    continue
+                values[hole.name], spread[hole.name] = value, off
             elif hole.type in ("int", "bytes"):
                 values[hole.name] = int(text.replace(",", ""))
                 spread[hole.name] = 0.5
@@ -85,7 +91,7 @@ def _size(text: str, unit: float) -> tuple[int, float]:
     plain = text.replace(",", "")
     decimals = len(plain) - plain.find(".") - 1 if "." in plain else 0
     value = round(float(plain) * unit)
-    if value >= 1 << 63:  # a negative size that was printed without its sign
+    if 1 << 63 <= value <= MOST:  # a negative size that was printed without its sign
         value -= 1 << 64
     return value, max(0.5 * unit * 10.0**-decimals, 0.5)
 

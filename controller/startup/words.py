@@ -33,6 +33,9 @@ def percent(value: float | None) -> str:
     return "–" if value is None else f"{value:+.0f} %"
 
 
+_NAMES = frozenset(("pid", "other_pid", "exit_code", "xid"))  # numbers that count nothing
+
+
 class _Words(string.Formatter):
     """Fills ``{kv_cache_bytes}`` by what the name says about its unit."""
 
@@ -45,7 +48,7 @@ class _Words(string.Formatter):
             return gib(value)
         if name.endswith("_percent") and isinstance(value, int | float):
             return percent(value)
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int) and not isinstance(value, bool) and name not in _NAMES:
             return count(value)
         return value
 

@@ -4,13 +4,20 @@
 
 from __future__ import annotations
 
+import gzip
 import json
+import os
 import struct
+import threading
+from pathlib import Path
 
 import pytest
 
+from fleetmem.controller.startup import offline
+from fleetmem.controller.startup.judge import judge
 from fleetmem.controller.startup.model import Startup
-from fleetmem.controller.startup.parse import Parser, parse
+from fleetmem.controller.startup.offline import audit_logs, read_log
+from fleetmem.controller.startup.parse import MAX_LINE, Parser, parse
 
 GIB = 2**30
 SGLANG = [
@@ -80,7 +87,7 @@ def test_the_web_server_makes_a_known_engine_ready() -> None:
 def test_a_number_that_the_end_cuts_is_not_read() -> None:
     whole = SGLANG[-1].encode()
     cut = whole[: whole.index(b"8192") + 2]
-    for data in (cut, cut + b"\0\0\0", cut + b"\0\0\n"):
+    for data in (cut, cut + b"\0\0\0"):  # a crash leaves zeros
         inv = _bytes(data).invocations[0]
         assert inv.engine == {"max_total_num_tokens": 20000}
     assert _bytes(cut + b"\n").invocations[0].engine["chunked_prefill_size"] == 81
@@ -132,3 +139,90 @@ def test_shippers_put_whole_lines_without_newlines_into_log() -> None:
     rows = [json.dumps({"log": line, "kubernetes": {"pod_name": "a"}}) for line in SGLANG]
     (inv,) = parse(rows).invocations
     assert inv.ranks == parse(SGLANG).invocations[0].ranks
+
+
+def _log(lines: list[str]) -> bytes:
+    return ("\n".join(lines) + "\n").encode()
+
+
+def test_a_pipe_is_read(tmp_path: Path) -> None:
+    """``--log <(zcat …)``: nothing can be wound back."""
+    for data in (_log(SGLANG), gzip.compress(_log(SGLANG))):
+        fifo = tmp_path / f"fifo{len(data)}"
+        os.mkfifo(fifo)
+        writer = threading.Thread(target=fifo.write_bytes, args=(data,))
+        writer.start()
+        startup = read_log(str(fifo))
+        writer.join(60)
+        assert startup.invocations[0].ranks == parse(SGLANG).invocations[0].ranks
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-16-le", "utf-16-be"])
+def test_what_powershell_redirects_is_read(tmp_path: Path, encoding: str) -> None:
+    mark = {"utf-16-le": b"\xff\xfe", "utf-16-be": b"\xfe\xff"}.get(encoding, b"")
+    path = tmp_path / "server.log"
+    path.write_bytes(mark + _log(SGLANG).decode().encode(encoding))
+    assert read_log(str(path)).invocations[0].ranks == parse(SGLANG).invocations[0].ranks
+
+
+def test_a_packed_log_that_breaks_off_gives_what_it_holds(tmp_path: Path) -> None:
+    noise = [f"{number} {number * 7919 % 10007:x} tokens" for number in range(20_000)]
+    packed = gzip.compress(_log(SGLANG + noise))
+    path = tmp_path / "server.log.2.gz"
+    path.write_bytes(packed[: len(packed) // 2])
+    (host,) = audit_logs([str(path)])["hosts"]
+    assert host["outcome"] == "partial"
+    assert host["error"]["code"] == "log_unreadable"
+    ranks = host["startup"][0]["invocations"][0]["ranks"]
+    assert ranks["TP0"]["weights_bytes"] == 12.5 * GIB
+    with pytest.raises(OSError, match="end-of-stream"):
+        read_log(str(path))
+
+
+def test_only_what_was_there_when_it_was_opened_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that grows as fast as it is read ends all the same."""
+    path = tmp_path / "server.log"
+    path.write_bytes(_log(SGLANG))
+    monkeypatch.setattr(offline, "READ_BYTES", 64)
+    feed = Parser.feed
+
+    def grow(parser: Parser, data: bytes) -> None:
+        with path.open("ab") as file:
+            file.write(b"one more line of a busy server, as long as a portion, or longer than it\n")
+        feed(parser, data)
+
+    monkeypatch.setattr(Parser, "feed", grow)
+    assert len(read_log(str(path)).invocations) == 1
+
+
+def test_numbers_beyond_every_memory_are_not_read() -> None:
+    lines = [
+        "[2025-11-20 07:00:14 TP0] Load weight begin. avail mem=999999999999999999 GB",
+        "[2025-11-20 07:00:19 TP0] KV Cache is allocated. #tokens: 99999999999999999999999999, K size: 2.50 GB, V size: 2.50 GB",
+        "[2025-11-20 07:00:19 TP0] SWAKVPool mem usage: 3.2498779296875 GB, swa size: 10, full size: 20",
+    ]
+    (inv,) = parse(lines[:2]).invocations
+    assert "avail_before_load_bytes" not in inv.ranks["TP0"]
+    assert "max_tokens" not in inv.ranks["TP0"]
+    assert inv.ranks["TP0"]["kv_cache_bytes"] == 5 * GIB
+    (inv,) = parse(lines[2:]).invocations
+    assert inv.ranks["TP0"]["kv_cache_bytes"] == round(3.2498779296875 * GIB)
+
+
+def test_zeros_at_a_lines_end_hide_no_number() -> None:
+    data = b"\0\n".join(line.encode() for line in SGLANG) + b"\0\n"
+    assert _bytes(data).invocations[0].ranks == parse(SGLANG).invocations[0].ranks
+
+
+def test_an_endless_line_is_cut() -> None:
+    long = b"x 1 GB " * (MAX_LINE // 4) + b"Memory pool end. avail mem=1.00 GB\n"
+    startup = _bytes(long + _log(SGLANG))
+    assert startup.invocations[0].ranks == parse(SGLANG).invocations[0].ranks
+
+
+def test_a_pid_is_no_count() -> None:
+    line = "Memory cgroup out of memory: Killed process 515101 (python3) total-vm:9kB, anon-rss:8kB, file-rss:0kB, shmem-rss:0kB"
+    (found,) = judge(parse([*SGLANG[:1], line]), "h")[:1]
+    assert "python3 (515101)" in found["evidence"]["say"]
