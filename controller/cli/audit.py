@@ -12,7 +12,7 @@ from fleetmem.controller.cli import engine
 from fleetmem.controller.cli.live import Live
 from fleetmem.controller.cli.options import Command, Common, common, option
 from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.cli.source import sources
+from fleetmem.controller.cli.source import scope_options, sources
 from fleetmem.controller.envelope import Envelope, finish, new_envelope, new_run
 from fleetmem.controller.errors import UsageError
 from fleetmem.controller.exit_codes import exit_code
@@ -117,6 +117,8 @@ def _check_mix(logs: tuple[str, ...], wanted: Sources) -> None:
         raise UsageError("--log reads saved logs and -H asks hosts: give one of them")
     if logs and wanted.named:
         raise UsageError("--log reads saved logs: --unit, --file and --container ask hosts")
+    if logs and (scope := scope_options(wanted)):
+        raise UsageError(f"--log reads saved logs whole: {scope[0]} asks a journal")
     if logs.count("-") > 1:
         raise UsageError("--log - reads stdin: once")
 

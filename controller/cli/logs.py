@@ -16,7 +16,7 @@ from fleetmem.controller.envelope import Envelope
 from fleetmem.controller.errors import UsageError
 from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.log_lines import LogOptions
-from fleetmem.controller.render.logs import log_lines, log_rows
+from fleetmem.controller.render.logs import log_lines, log_rows, troubles
 from fleetmem.controller.sources import Sources
 
 _ABOUT = """Log lines of many hosts, newest first; of a unit only its newest start.
@@ -73,6 +73,8 @@ def command(common: Common, wanted: Sources, raw: bool | None, **values: Any) ->
             screen.data(envelope)
         else:
             screen.rows(envelope, log_rows(envelope))
+        if common.output in ("jsonl", "csv"):  # a row is a line: what was not read has none
+            screen.aside(troubles(envelope["hosts"]))
         screen.close()
     finally:
         screen.discard()

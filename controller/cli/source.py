@@ -10,6 +10,7 @@ from typing import Any
 import click
 
 from fleetmem.controller.cli.options import option
+from fleetmem.controller.errors import UsageError
 from fleetmem.controller.sources import Sources
 
 _INVOCATION = re.compile(r"all\Z|[0-9]{1,4}\Z|[0-9a-f]{32}\Z")
@@ -21,6 +22,27 @@ def invocation(value: str) -> str:
     if not _INVOCATION.match(word):
         raise click.BadParameter(f"{value!r} is neither 0, 1 …, all nor an id of 32 hex digits")
     return word
+
+
+def only_units(wanted: Sources) -> None:
+    """UsageError where an option would say nothing of the files and containers it stands beside."""
+    for option_name in scope_options(wanted):
+        if (wanted.files or wanted.containers) and not wanted.units:
+            raise UsageError(
+                f"{option_name} is about units: a file and a container have no journal here"
+            )
+
+
+def scope_options(wanted: Sources) -> list[str]:
+    """The options given that choose among a unit's starts and journal."""
+    given = {
+        "--invocation": wanted.invocation not in (None, "0", "all"),
+        "--since": wanted.since is not None,
+        "--boot": wanted.boot is not None,
+        "--user-unit-of": wanted.user is not None,
+        "--directory": wanted.directory is not None,
+    }
+    return [name for name, there in given.items() if there]
 
 
 def sources(function: Callable[..., int]) -> Any:
@@ -38,6 +60,7 @@ def sources(function: Callable[..., int]) -> Any:
             since=values.pop("since"),
             directory=values.pop("directory"),
         )
+        only_units(wanted)
         return function(wanted=wanted, **values)
 
     decorated: Any = call

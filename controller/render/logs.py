@@ -44,7 +44,7 @@ def log_lines(envelope: Envelope, *, raw: bool) -> list[Line]:
     """The screen of a ``logs`` run; *raw* shows every line, else equal ones are folded."""
     entries = envelope["hosts"]
     lines = _raw(entries) if raw else _folded(entries)
-    lines += _troubles(entries)
+    lines += troubles(entries)
     if not lines:
         lines.append((("no line", "dim"),))
     return lines
@@ -131,7 +131,7 @@ def _folded(entries: list[HostEntry]) -> list[Line]:
     return lines
 
 
-def _troubles(entries: list[HostEntry]) -> list[Line]:
+def troubles(entries: list[HostEntry]) -> list[Line]:
     """What was not read, equal reasons folded."""
     said: dict[str, list[str]] = {}
     for entry in entries:

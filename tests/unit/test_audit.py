@@ -105,6 +105,10 @@ def test_fail_on_counts_findings(tmp_path: Path, capsys: pytest.CaptureFixture[s
         (["audit", "startup", "--invocation", "newest", "-H", "h"], "neither 0, 1"),
         (["logs", "-H", "h", "-g", "("], "is no expression"),
         (["logs", "-H", "h", "-n", "0"], "not in the range"),
+        (["logs", "-H", "h", "--file", "f", "--since", "today"], "--since is about units"),
+        (["logs", "-H", "h", "--container", "c", "--boot", "0"], "--boot is about units"),
+        (["logs", "-H", "h", "--file", "f", "--invocation", "1"], "--invocation is about units"),
+        (["audit", "startup", "--log", "x", "--invocation", "1"], "--invocation asks a journal"),
     ],
 )
 def test_mistakes_are_one_line(

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fleetmem.controller.cli import main
 from fleetmem.controller.envelope import new_envelope, new_host, new_run
 from fleetmem.controller.log_lines import section
 from fleetmem.controller.logs import Log, LogLine, records, rows_of
@@ -141,3 +142,28 @@ def test_sources_become_calls() -> None:
     found = {"kind": "user_unit", "name": "v.service", "user": "1000"}
     assert Sources().of(found) == {"unit": "v.service", "user": "1000"}
     assert Sources().of({"kind": "container", "name": "abc", "user": None}) == {"container": "abc"}
+
+
+class _Fleet:
+    """One host whose log could not be read."""
+
+    hosts = ()
+
+    async def logs(self, options: Any, on_event: Any) -> Any:
+        entry = new_host("gh200-01", "partial")
+        entry["readings"]["journal.read"] = {
+            "outcome": "timed_out", "reason": "no answer in 14 s", "reading": None, "seconds": 14.0,
+        }  # fmt: skip
+        return new_envelope(new_run("logs"), ["gh200-01"], [entry])
+
+
+@pytest.mark.parametrize("form", ["jsonl", "csv"])
+def test_rows_that_are_missing_are_told_beside_them(
+    form: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A log without a line and one that could not be read are not the same to a script."""
+    monkeypatch.setattr("fleetmem.controller.cli.engine.load_fleet", lambda common: _Fleet())
+    assert main(["logs", "-H", "gh200-01", "-u", "kimi", "-o", form, "-q"]) == 0
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err == "! gh200-01  journal.read: timed_out: no answer in 14 s\n"
