@@ -126,7 +126,7 @@ def test_an_interrupt_meanwhile_keeps_what_the_rung_did(
     ) as running:  # fmt: skip
         wait_until("the engine is asked", asked.exists, seconds=60, pause=0.2)
         running.send_signal(signal.SIGINT)
-        out, err = running.communicate(timeout=60)
+        out, err = running.communicate(timeout=200)
     assert running.returncode == 130, err
     entry = json.loads(out)["hosts"][0]
     assert entry["reclaim"]["verdict"] == "reclaimed"
@@ -137,9 +137,9 @@ def test_an_interrupt_meanwhile_keeps_what_the_rung_did(
 
 def test_nobody_listens(desk: Desk, lab: api.Lab) -> None:
     plant(lab, "one", SIZE)
-    with socket.create_server(("127.0.0.1", 0)) as closed:
-        port = closed.getsockname()[1]
-    code, check = dropped(desk, f"http://localhost:{port}/health")
+    with socket.socket() as closed:  # bound, so that nobody else can listen there
+        closed.bind(("127.0.0.1", 0))
+        code, check = dropped(desk, f"http://localhost:{closed.getsockname()[1]}/health")
     assert (code, check["answered"], check["problem"]) == (5, False, "connection refused")
     assert check["read_bytes"] is None
 

@@ -126,18 +126,20 @@ def test_a_tree_of_any_size_is_known_in_bounded_memory(
         prune(self)
 
     monkeypatch.setattr(pagecache.Scan, "prune", spy)
-    reading = scan(disk, largest=10)
+    reading = scan(disk, largest=10, seconds=300.0)
     assert kept
     assert max(kept) <= 200 + cache_scan.BATCH
     assert reading["looked"] == 2001
-    assert row(reading, large)["resident_bytes"] == MIB
+    assert near(row(reading, large)["resident_bytes"], MIB)
     assert len(reading["files"]) == 10
-    rest = {"files": 1991, "resident_bytes": 1991 * PAGE}
-    assert (reading["small"], reading["unlisted"]) == (rest, rest)
-    assert reading["coverage"]["found_bytes"] == MIB + 2000 * PAGE
+    assert reading["small"] == reading["unlisted"]
+    assert reading["small"]["files"] == 1991
+    assert near(reading["small"]["resident_bytes"], 1991 * PAGE)
+    found = reading["coverage"]["found_bytes"]
+    assert near(found, MIB + 2000 * PAGE)
     by_node = reading["coverage"]["by_numa_node"]
     if len(by_node) == 1:
-        assert [node["found_bytes"] for node in by_node.values()] == [MIB + 2000 * PAGE]
+        assert [node["found_bytes"] for node in by_node.values()] == [found]
 
 
 def test_a_large_directory_of_uncached_files_is_no_silence(disk: Path) -> None:
