@@ -181,7 +181,9 @@ def _tag(text: str, at: int, open_: _Open) -> int:
     open_.own = True
     pid = int(found["pid"])
     rank = _rank_of(found["proc"], found["rank"], pid, found["ip"])
-    if open_.rank is None or (rank is not None and "pid" not in rank and rank != "_"):
+    core = (open_.process or "").startswith("EngineCore")  # prints its workers' lines with Ray
+    better = rank is not None and rank != "_" and (core or "pid" not in rank)
+    if open_.rank is None or better:
         open_.rank = rank
         open_.process = found["proc"]
         open_.pid = pid

@@ -35,6 +35,9 @@ _MUTE = frozenset(("ready", "stopped"))  # say nothing where no start is known
 # Engines whose lines stand in one log: Ollama runs llama.cpp. LMCache runs in any.
 _FAMILY = {"ollama": "llamacpp", "lmcache": None}
 _AFTER_ENGINE_LOAD = ("activation_peak_bytes", "total_bytes", "kv_cache_bytes")
+_TOLD_ONCE = frozenset(
+    ("load_begin", "load_end", "pool", "pool_draft", "pool_end", "graph_end", "add", "window_total")
+)
 _DRAFT_TYPES = ("NextN", "MTP", "Eagle", "DFlash", "Medusa", "Draft")
 MAX_INVOCATIONS = 5000
 
@@ -49,6 +52,8 @@ class Reducer:
         self._units = Units()
         self._latest: dict[str, Build] = {}
         self._spoke: Build | None = None
+        self._before: dict[str, tuple[str, str, str | None]] = {}
+        self._doubled: set[str] = set()
 
     @property
     def unit(self) -> str | None:
@@ -67,6 +72,8 @@ class Reducer:
 
     def take(self, event: Event) -> None:
         """Apply one event."""
+        if self._again(event):
+            return
         build = self._home(event)
         if build is None:
             return
@@ -90,6 +97,23 @@ class Reducer:
             build.dirty = True
         if event.step != "ignore":
             build.keep_line(event, key)
+
+    def _again(self, event: Event) -> bool:
+        """The line before, once more: two handlers of one logger, or two ways of one log.
+
+        A load that is told twice word by word shows it; some other lines may rightly be told
+        twice, such as equal pools of several drafts.
+        """
+        key = self._key(event)
+        if key is None:
+            return False
+        line = (event.pattern, event.head.text, event.head.time)
+        same = event.step in _TOLD_ONCE and self._before.get(key) == line
+        if same and event.step in ("load_begin", "load_end"):
+            self._doubled.add(key)
+        again = same and key in self._doubled
+        self._before[key] = ("", "", None) if again else line
+        return again
 
     def finish(self, forced: str | None) -> tuple[str | None, tuple[Invocation, ...]]:
         """The engine of the newest invocation that shows one, and all invocations."""

@@ -226,3 +226,25 @@ def test_a_pid_is_no_count() -> None:
     line = "Memory cgroup out of memory: Killed process 515101 (python3) total-vm:9kB, anon-rss:8kB, file-rss:0kB, shmem-rss:0kB"
     (found,) = judge(parse([*SGLANG[:1], line]), "h")[:1]
     assert "python3 (515101)" in found["evidence"]["say"]
+
+
+@pytest.mark.parametrize("lines", [SGLANG, VLLM])
+def test_lines_that_stand_twice_are_told_once(lines: list[str]) -> None:
+    """A logger with two handlers; no draft and no second start come of it."""
+    twice = [line for line in lines for _ in (0, 1)]
+    (inv,) = parse(twice).invocations
+    assert inv.ranks == parse(lines).invocations[0].ranks
+
+
+def test_equal_pools_of_several_drafts_are_added() -> None:
+    draft = "[2025-11-20 07:00:20 TP0] KV Cache is allocated. #tokens: 20000, K size: 0.25 GB, V size: 0.25 GB"
+    (inv,) = parse([*SGLANG[:4], draft, draft, SGLANG[4]]).invocations
+    assert inv.ranks["TP0"]["draft_kv_cache_bytes"] == GIB
+    once = [line for line in (*SGLANG[:4], draft, draft, SGLANG[4]) for _ in (0, 1)]
+    assert parse(once).invocations[0].ranks == inv.ranks
+
+
+def test_a_clock_that_jumps_back_changes_nothing() -> None:
+    back = [line.replace("07:00:19", "03:00:19").replace("07:00:41", "03:00:41") for line in SGLANG]
+    (inv,) = parse(back).invocations
+    assert inv.ranks == parse(SGLANG).invocations[0].ranks

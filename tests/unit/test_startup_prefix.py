@@ -95,6 +95,8 @@ def test_the_journal_names_the_process() -> None:
         ("(Worker_TP1 pid=18) (Worker_TP0 pid=17) INFO 04-18 14:33:17 [w.py:69]", "TP0"),
         ("(RayWorkerWrapper pid=14, ip=192.0.2.60) INFO 03-27 10:29:01 [worker.py:267]", "192.0.2.60/pid14"),
         ("RayWorkerWrapper pid=14) INFO 03-27 10:29:01 [worker.py:267]", "pid14"),
+        ("(EngineCore_0 pid=9) (RayWorkerWrapper pid=14, ip=192.0.2.60) INFO 03-27 10:29:01 [w.py:1]", "192.0.2.60/pid14"),
+        ("(EngineCore_DP1 pid=9) (RayWorkerWrapper pid=14) INFO 03-27 10:29:01 [w.py:1]", "pid14"),
         ("(RayWorkerWrapper pid=14, ip=192.0.2.60) (Worker_TP5 pid=14) INFO 03-27 10:29:01 [w.py:1]", "TP5"),
     ],
 )  # fmt: skip
