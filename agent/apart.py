@@ -26,18 +26,38 @@ NAME = "fleetmem@"
 STOPPED = "the time for the scan was over"
 SHRANK = "it shrank while it was read"
 SILENT = "its file system does not answer"
+LOOKS = 4
 _END = "end"
 
 
 def stuck() -> Set[str]:
-    """File systems (MAJOR:MINOR) in which a child of an earlier run still waits."""
-    found = set()
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            title = lifeline.comm(int(name))
-            if title.startswith(NAME):
-                found.add(title[len(NAME) :])
-    return found
+    """File systems (MAJOR:MINOR) in which a child of an earlier run still waits.
+
+    Only one that was killed and does not end: a child of a run that goes on beside this one
+    has no signal waiting for it, and one that is about to end does not stay.
+    """
+    left = [int(name) for name in os.listdir("/proc") if name.isdigit()]
+    for look in range(LOOKS):
+        left = [pid for pid in left if lifeline.comm(pid).startswith(NAME) and _outlives_kill(pid)]
+        if not left or look == LOOKS - 1:
+            break
+        time.sleep(0.05)
+    titles = map(lifeline.comm, left)
+    return {title[len(NAME) :] for title in titles if title.startswith(NAME)}
+
+
+def _outlives_kill(pid: int) -> bool:
+    """Whether a SIGKILL waits for a process that is inside the kernel."""
+    try:
+        with open("/proc/%d/status" % pid, "rb") as file:
+            lines = file.read().splitlines()
+    except OSError:
+        return False
+    fields = dict(line.split(b":\t", 1) for line in lines if b":\t" in line)
+    if not fields.get(b"State", b"").startswith(b"D"):
+        return False
+    waiting = int(fields.get(b"SigPnd", b"0"), 16) | int(fields.get(b"ShdPnd", b"0"), 16)
+    return bool(waiting & 1 << (lifeline.SIGKILL - 1))
 
 
 def run(

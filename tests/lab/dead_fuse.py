@@ -2,7 +2,8 @@
 """Runs inside a host: a FUSE file whose server stops answering, held open by a process.
 
 Prints ``holder PID server PID`` and stays. The server answers until the file is open; from
-then on every question about the file waits for ever. Ending the server frees everyone.
+then on every question about the file waits for ever. With the argument ``takes`` the server
+takes the questions all the same: who asks is then beyond a kill. Ending the server frees everyone.
 """
 
 import ctypes
@@ -47,6 +48,8 @@ def serve(device):
         os.write(device, struct.pack("<IiQ", 16 + len(body), error, unique) + body)
         if opcode == OPEN:
             break
+    while "takes" in sys.argv:
+        os.read(device, 1 << 17)
     while True:
         time.sleep(60)
 

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import io
 import os
 import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pytest
+
 from fleetmem.agent import apart, lifeline, pages
 from tests.unit.cache_ground import PAGE
+from tests.unit.probe_actors import until
 
 PATIENCE = 3.0
 """Seconds without a sign: much longer than a busy machine lets a child wait."""
@@ -87,6 +91,38 @@ def test_no_child_is_left_when_the_caller_stops_listening() -> None:
 def children() -> list[int]:
     """This process's children of that kind; other tests may have left others."""
     return [pid for pid in lifeline.children() if lifeline.comm(pid).startswith(apart.NAME)]
+
+
+def test_a_child_of_a_run_beside_this_one_is_not_stuck() -> None:
+    """Its file system answers: only a child that a kill does not end says that it does not."""
+    items = ["a:1", "hang:1"]
+    answers = apart.run(items, work, str, 200.0, soon(), set())
+    assert next(answers) == (0, "A:1", None)
+    until(lambda: [lifeline.comm(pid) for pid in children()] == ["fleetmem@hang:1"])
+    assert "hang:1" not in apart.stuck()
+    answers.close()
+
+
+@pytest.mark.parametrize(
+    ("state", "pending", "is_stuck"),
+    [
+        ("D (disk sleep)", 0x100, True),
+        ("D (disk sleep)", 0x4000, False),
+        ("Z (zombie)", 0x100, False),
+    ],
+)
+def test_stuck_is_what_a_kill_does_not_end(
+    monkeypatch: pytest.MonkeyPatch, state: str, pending: int, is_stuck: bool
+) -> None:
+    def status(name: str, _mode: str) -> io.BytesIO:
+        assert name == "/proc/4711/status"
+        text = f"Name:\tx\nState:\t{state}\nSigPnd:\t{pending:016x}\nShdPnd:\t{0:016x}\n"
+        return io.BytesIO(text.encode())
+
+    monkeypatch.setattr(apart.os, "listdir", lambda _path: ["4711", "self"])
+    monkeypatch.setattr(lifeline, "comm", lambda _pid: "fleetmem@9:9")
+    monkeypatch.setattr(apart, "open", status, raising=False)
+    assert apart.stuck() == ({"9:9"} if is_stuck else set())
 
 
 def test_a_file_that_shrinks_while_it_is_read_is_told_as_such(tmp_path: Path) -> None:
