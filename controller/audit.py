@@ -72,6 +72,7 @@ async def _host(
 ) -> tuple[list[dict[str, Any]], list[Finding], list[Startup]]:
     from fleetmem.controller.startup.judge import judge
     from fleetmem.controller.startup.patterns import builtin
+    from fleetmem.controller.startup.split import by_engine
 
     facts, devices = await asyncio.gather(
         gather.ask(session, "host.facts"), gather.ask(session, "gpu.devices")
@@ -95,21 +96,22 @@ async def _host(
     findings: list[Finding] = []
     parsed: list[Startup] = []
     for log in _one_each(read):
-        startup = await asyncio.to_thread(logs.to_startup, log, options.engine)
-        if not startup.invocations:
-            continue
-        section = startup.to_json(options.lines, options.unmatched)
-        _real_ages(section, log)
-        sections.append(section)
-        parsed.append(startup)
-        judged = judge(
-            startup,
-            entry["host"],
-            free_now_bytes=_free_now(devices["reading"]),
-            host_memory_bytes=(facts["reading"] or {}).get("total_bytes"),
-        )
-        joined = await _joined(entry, session, startup, log, judged)
-        findings += [*joined, *cast("list[Finding]", judged)]
+        whole = await asyncio.to_thread(logs.to_startup, log, options.engine)
+        parts = by_engine(whole) if whole.invocations else []
+        for startup in parts:
+            section = startup.to_json(options.lines, options.unmatched)
+            _real_ages(section, log)
+            sections.append(section)
+            parsed.append(startup)
+            judged = judge(
+                startup,
+                entry["host"],
+                free_now_bytes=_free_now(devices["reading"]),
+                host_memory_bytes=(facts["reading"] or {}).get("total_bytes"),
+                subject=startup.engine if len(parts) > 1 else None,
+            )
+            joined = await _joined(entry, session, startup, log, judged)
+            findings += [*joined, *cast("list[Finding]", judged)]
     return sections, findings, parsed
 
 

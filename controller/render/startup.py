@@ -5,6 +5,7 @@ Takes what the envelope holds (a ``startup`` entry and findings) and gives style
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -24,6 +25,7 @@ GIB = 2**30
 LABEL, VALUE, BAR, CHANGE = 24, 8, 22, 8
 BAR_CELLS = 20
 MAX_COLUMNS = 3
+_SLASHED = re.compile(r"(\d\d)/(\d\d)/\d{4}-(\d\d:\d\d)")
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 _GLYPHS = {"critical": ("✗", "bad"), "warn": ("!", "warn"), "info": ("✓", "good")}
 _HEADLINES = ("startup/pool-shrank", "startup/same-pool")
@@ -115,6 +117,8 @@ def _table(
     older = [inv for inv in invocations[1:] if inv.get("ranks")][: MAX_COLUMNS - 1]
     everything = list(ranks.values()) + [v for inv in older for v in inv["ranks"].values()]
     rows = rows_for(engine, everything)
+    if not any(row.tokens for row in rows) and (newest.get("engine") or {}).get("max_tokens"):
+        rows.append(Row("  KV cache", "kv_cache_bytes", -1, "good", "max_tokens"))
     if not rows:
         return []
     parted = groups(ranks, rows) or [[]]
@@ -157,7 +161,12 @@ def _column_heads(newest: Mapping[str, Any], older: Sequence[Mapping[str, Any]])
 
 def _when(inv: Mapping[str, Any]) -> str:
     started = str(inv.get("started") or "").replace("T", " ")
-    clock = started[5:16] if started[:4].isdigit() and started[4:5] == "-" else started[:12].strip()
+    if started[:4].isdigit() and started[4:5] == "-":
+        clock = started[5:16]
+    elif found := _SLASHED.match(started):  # TensorRT-LLM
+        clock = f"{found[1]}-{found[2]} {found[3]}"
+    else:
+        clock = started[:12].rstrip(" :")
     return safe(f"{clock} {inv['status']}".strip())
 
 

@@ -42,7 +42,7 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("  activations", "activation_peak_bytes", -1, "magenta"),
         Row("  non-torch", "non_torch_bytes", -1, "dim"),
         Row("  KV cache", "kv_cache_bytes", -1, "good", "max_tokens"),
-        Row("  KV cache (available)", "kv_available_bytes", -1, "good"),
+        Row("  KV cache (available)", "kv_available_bytes", -1, "good", "max_tokens"),
         Row("  unaccounted", "unaccounted_bytes", -1, "warn"),
         Row("graphs", "graph_bytes", 1, "dim"),
         Row("graphs (estimated)", "graph_estimated_bytes", 1, "dim"),

@@ -88,9 +88,9 @@ def _sglang(inv: Invocation, rank: str) -> Cap | None:
     argument = _token_argument(inv, rank, told)
     if argument is not None:
         return argument
-    if told is None:
+    if told is None or told["printed_bytes"] is None:
         return None
-    closes = told["printed_bytes"] is not None and told["off_bytes"] <= TOLERANCE
+    closes = told["off_bytes"] <= TOLERANCE
     own = values.get("avail_before_load_bytes")
     other = own is not None and own - told["before_bytes"] > 0.02 * own
     return Cap(

@@ -144,6 +144,10 @@ def _rank(build: Build, key: str, rank: Rank, derived: list[str]) -> None:
     mamba = [values[name] for name in _MAMBA if name in values]
     if mamba:
         values["mamba_cache_bytes"] = sum(mamba)
+    before, after = values.get("avail_before_load_bytes"), values.get("available_after_load_bytes")
+    if before is not None and after is not None and "weights_bytes" not in values:
+        values["weights_bytes"] = before - after  # what SGLang since 0.4.3 prints itself
+        derived.append(f"{key}.weights_bytes")
     _negative(build, key, values, derived)
     asked, profiled = values.get("requested_max_total_tokens"), values.get("profiled_max_tokens")
     if asked is not None and profiled is not None:

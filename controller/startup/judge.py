@@ -75,9 +75,11 @@ def judge(
     *,
     free_now_bytes: int | None = None,
     host_memory_bytes: int | None = None,
+    subject: str | None = None,
 ) -> list[dict[str, Any]]:
     """The findings of one log, headline first, in the envelope's shape.
 
+    ``subject`` is the unit or the log unless given.
     ``free_now_bytes`` is what NVML says is free on the worst GPU, ``host_memory_bytes`` the
     host's RAM; both only sharpen the levers.
     """
@@ -91,7 +93,7 @@ def judge(
     else:
         found[1:1] = list(check_errors(newest, older))
     found += list(check_memory(newest))
-    subject = startup.unit or startup.source or startup.engine or "log"
+    subject = subject or startup.unit or startup.source or startup.engine or "log"
     out = [finding(one, host, subject) for one in found]
     for one in out:
         if one["rule"] == "startup/capped-by":

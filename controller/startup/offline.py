@@ -16,6 +16,7 @@ from .judge import judge
 from .model import Startup
 from .parse import Parser
 from .patterns import Patterns
+from .split import by_engine
 
 READ_BYTES = 1 << 20
 
@@ -40,9 +41,11 @@ def audit_logs(
     for path in paths:
         name = _host_name(path, {one["host"] for one in hosts})
         startup, error = _read(path, engine, patterns)
-        if error is None or startup.invocations:
+        parts = by_engine(startup) if startup.invocations else []
+        if error is None or parts:
             startups[name] = startup
-            found += judge(startup, name)
+        for one in parts:
+            found += judge(one, name, subject=one.engine if len(parts) > 1 else None)
         hosts.append(
             {
                 "host": name,
@@ -54,10 +57,11 @@ def audit_logs(
                 "error": None if error is None else _unreadable(path, error),
                 "seconds": None,
                 "readings": {},
-                "startup": [startup.to_json(lines, unmatched)] if startup.invocations else [],
+                "startup": [one.to_json(lines, unmatched) for one in parts],
             }
         )
-    found += outliers(list(startups.items()))
+    pairs = [(name, one) for name, startup in startups.items() for one in by_engine(startup)]
+    found += outliers(pairs)
     return {"hosts": hosts, "findings": found, "startups": startups}
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from fleetmem.controller.cli import main
 from fleetmem.controller.startup import offline
 from fleetmem.controller.startup.judge import judge
 from fleetmem.controller.startup.model import Startup
@@ -248,3 +249,34 @@ def test_a_clock_that_jumps_back_changes_nothing() -> None:
     back = [line.replace("07:00:19", "03:00:19").replace("07:00:41", "03:00:41") for line in SGLANG]
     (inv,) = parse(back).invocations
     assert inv.ranks == parse(SGLANG).invocations[0].ranks
+
+
+def test_engines_that_share_a_log_are_shown_one_by_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "compose.log"
+    late = "(EngineCore_DP0 pid=9) ERROR 11-20 07:01:00 [core.py:708] ValueError: No available memory for the cache blocks."
+    path.write_bytes(_log([*SGLANG, *SGLANG, *VLLM, late]))
+    answer = audit_logs([str(path)])
+    vllm, sglang = answer["hosts"][0]["startup"]
+    assert (vllm["engine"], sglang["engine"]) == ("vllm", "sglang")
+    assert [(one["index"], one["age"]) for one in sglang["invocations"]] == [(0, 1), (1, 0)]
+    assert [one["age"] for one in vllm["invocations"]] == [0]
+    assert {one["subject"] for one in answer["findings"]} == {"vllm", "sglang"}
+    assert main(["audit", "startup", "--log", str(path), "-q"]) == 0
+    screen = capsys.readouterr().out
+    assert "vLLM 0.9.2 · GiB" in screen
+    assert "SGLang · GiB" in screen
+    assert screen.count("start-failed") == 1
+
+
+def test_tokens_are_shown_where_no_bytes_are_printed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "tgi.log"
+    path.write_bytes(
+        b"2026-05-01T10:00:10.0Z  INFO text_generation_router: router/src/main.rs:317: "
+        b"Setting max batch total tokens to 20480\n"
+    )
+    assert main(["audit", "startup", "--log", str(path), "-q"]) == 0
+    assert "20 480 tokens" in capsys.readouterr().out

@@ -192,3 +192,17 @@ load_tensors:   CPU_REPACK model buffer size =    99.00 MiB
 
     assert list(gpu_ranks(inv)) == ["ROCm0"]
     assert inv.ranks["ROCm_Host"] == {"output_bytes": 0.5 * MIB, "compute_bytes": 10 * MIB}
+
+
+def test_weights_that_no_line_prints_are_the_difference() -> None:
+    """SGLang before 0.4.3 prints what is free before and after, and no pool."""
+    log = """
+[2024-11-30 02:11:07] server_args=ServerArgs(model_path='/m/l', mem_fraction_static=0.87, tp_size=1)
+[2024-11-30 02:11:21 TP0] Load weight begin. avail mem=78.50 GB
+[2024-11-30 02:11:25 TP0] Load weight end. type=LlamaForCausalLM, dtype=torch.bfloat16, avail mem=70.75 GB
+[2024-11-30 02:11:25 TP0] Memory pool end. avail mem=9.50 GB
+"""
+    inv = _newest(log)
+    assert inv.ranks["TP0"]["weights_bytes"] == 7.75 * GIB
+    assert "TP0.weights_bytes" in inv.derived
+    assert "capped-by" not in _found(log)  # no pool is printed: nothing to compare
