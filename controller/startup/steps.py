@@ -306,7 +306,7 @@ def step_error(build: Build, rank: Rank | None, event: Event) -> None:
     scatter(build, rank, event)
     error = {n[6:]: v for n, v in event.values.items() if n.startswith("error.")}
     if "comm" in error:
-        cgroup = "MEMCG" in str(build.notes.get("oom_constraint", ""))
+        cgroup = "MEMCG" in str(build.notes.pop("oom_constraint", ""))  # says it of this kill
         memcg = cgroup or "Memory cgroup" in event.head.text
         error["scope"] = "memcg" if memcg else "global"
     error.pop("code", None)

@@ -13,7 +13,7 @@ from typing import Any
 _HOLE = re.compile(r"<(?P<name>[a-z][a-z0-9_.]*):(?P<type>[A-Za-z]+)>")
 _NUMBER = r"-?\d[\d,]{0,18}(?:\.\d{1,20})?"
 MOST = 1 << 64
-"""No size is larger, whatever a line says."""
+"""No size is as large, whatever a line says."""
 IMPLIED = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 1000, "MB": 10**6, "GB": 10**9}
 _TYPES = {
     "int": r"-?\d[\d,]{0,18}(?!\d)",
@@ -73,7 +73,7 @@ class Template:
                 size = hole.type == "size"
                 unit = self.units[found[f"u{hole.group}"]] if size else IMPLIED[hole.type]
                 value, off = _size(text, unit)
-                if abs(value) > MOST:
+                if abs(value) >= MOST:
                     whole = False
                     continue
                 values[hole.name], spread[hole.name] = value, off
@@ -91,7 +91,7 @@ def _size(text: str, unit: float) -> tuple[int, float]:
     plain = text.replace(",", "")
     decimals = len(plain) - plain.find(".") - 1 if "." in plain else 0
     value = round(float(plain) * unit)
-    if 1 << 63 <= value <= MOST:  # a negative size that was printed without its sign
+    if 1 << 63 <= value < MOST:  # a negative size that was printed without its sign
         value -= 1 << 64
     return value, max(0.5 * unit * 10.0**-decimals, 0.5)
 

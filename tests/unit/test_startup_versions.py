@@ -206,3 +206,18 @@ def test_weights_that_no_line_prints_are_the_difference() -> None:
     assert inv.ranks["TP0"]["weights_bytes"] == 7.75 * GIB
     assert "TP0.weights_bytes" in inv.derived
     assert "capped-by" not in _found(log)  # no pool is printed: nothing to compare
+
+
+def test_each_kill_has_its_own_scope() -> None:
+    """Kernels before 5 say it on the line before; a kill after another is not of its group."""
+    inv = _newest("""
+Feb 27 18:40:00 gpu-7 kernel: oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),task=python3,pid=51,uid=0
+Feb 27 18:40:00 gpu-7 kernel: Killed process 51 (python3) total-vm:90kB, anon-rss:2kB, file-rss:1kB, shmem-rss:5kB
+Feb 27 18:41:00 gpu-7 kernel: Out of memory: Kill process 77 (python3) score 901 or sacrifice child
+Feb 27 18:41:00 gpu-7 kernel: Killed process 77 (python3), UID 0, total-vm:90kB, anon-rss:2kB, file-rss:1kB, shmem-rss:5kB
+Feb 27 18:42:00 gpu-7 kernel: Memory cgroup out of memory: Kill process 78 (python3) score 901 or sacrifice child
+Feb 27 18:42:00 gpu-7 kernel: Killed process 78 (python3), UID 0, total-vm:90kB, anon-rss:2kB, file-rss:1kB, shmem-rss:5kB
+""")
+    assert [(one["pid"], one["scope"]) for one in inv.errors] == [
+        (51, "memcg"), (77, "global"), (78, "memcg"),
+    ]  # fmt: skip
