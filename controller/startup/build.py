@@ -19,7 +19,10 @@ def on_host(key: str) -> bool:
 
 @dataclass(slots=True)
 class Rank:
-    """The figures of one rank; ``spread`` is half the last printed digit of each size."""
+    """The figures of one rank; ``spread`` is half the last printed digit of each size.
+
+    ``planned`` names the figures that are Ollama's plan, not yet what its runner allocated.
+    """
 
     values: dict[str, Any] = field(default_factory=dict)
     spread: dict[str, float] = field(default_factory=dict)
@@ -29,6 +32,7 @@ class Rank:
     window_pools: int = 0
     model_type: str | None = None
     begin_again: tuple[int, float] | None = None
+    planned: set[str] = field(default_factory=set)
 
     def set(self, name: str, value: Any, spread: float | None = None) -> None:
         """Set a figure; of two prints that agree, the more precise one stays."""

@@ -63,6 +63,7 @@ def _finish(build: Build, index: int, age: int, forced: str | None) -> Invocatio
     name = _engine_name(build, forced)
     derived: list[str] = []
     _gpu_list(build)
+    _runner_on_host(build)
     _rename_single(build)
     for key, rank in build.ranks.items():
         _rank(build, key, rank, derived)
@@ -193,6 +194,17 @@ def _engine(build: Build, derived: list[str]) -> None:
             build.errors.append({"kind": "host_oom", "rank": None, "scope": "unit"})
         if build.status != "stopped":
             build.status = "failed"
+
+
+def _runner_on_host(build: Build) -> None:
+    """What Ollama planned for "CPU" its runner allocates as "CPU_Mapped" and the like."""
+    plan = build.ranks.get("CPU")
+    others = [rank for key, rank in build.ranks.items() if on_host(key) and key != "CPU"]
+    for name in list(plan.planned) if plan is not None else []:
+        if plan is not None and any(name in rank.values for rank in others):
+            plan.values.pop(name, None)
+    if plan is not None and plan.planned and not plan.values:
+        del build.ranks["CPU"]
 
 
 def _gpu_list(build: Build) -> None:

@@ -213,9 +213,14 @@ def step_breakdown(build: Build, rank: Rank | None, event: Event) -> None:
             build.notes.pop("fit", None)
             if rank.values.get("_table"):
                 continue
+            if name in rank.planned:  # the runner's own line replaces what Ollama planned
+                rank.planned.discard(name)
+                del rank.values[name]
             rank.add(name, value, spread)
         else:
             rank.values[name] = value
+            if event.engine == "ollama":
+                rank.planned.add(name)
             if spread is not None:
                 rank.spread[name] = spread
     if "free_now_bytes" in event.values:

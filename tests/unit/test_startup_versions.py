@@ -221,3 +221,42 @@ Feb 27 18:42:00 gpu-7 kernel: Killed process 78 (python3), UID 0, total-vm:90kB,
     assert [(one["pid"], one["scope"]) for one in inv.errors] == [
         (51, "memcg"), (77, "global"), (78, "memcg"),
     ]  # fmt: skip
+
+
+def test_what_ollama_plans_and_its_runner_allocates_is_one_figure() -> None:
+    inv = _newest("""
+time=2026-01-04T09:59:31.155-06:00 level=INFO source=sched.go:443 msg="system memory" total="62.5 GiB" free="41.0 GiB" free_swap="6.0 GiB"
+time=2026-01-04T09:59:31.287-06:00 level=INFO source=device.go:240 msg="model weights" device=CUDA0 size="4.0 GiB"
+time=2026-01-04T09:59:31.288-06:00 level=INFO source=device.go:245 msg="model weights" device=CPU size="256.0 MiB"
+time=2026-01-04T09:59:31.514-06:00 level=INFO source=device.go:251 msg="kv cache" device=CUDA0 size="512.0 MiB"
+time=2026-01-04T09:59:31.515-06:00 level=INFO source=device.go:262 msg="compute graph" device=CUDA0 size="300.0 MiB"
+time=2026-01-04T09:59:31.518-06:00 level=INFO source=device.go:272 msg="total memory" size="5.0 GiB"
+load_tensors:   CPU_Mapped model buffer size =   256.00 MiB
+load_tensors:        CUDA0 model buffer size =  2048.00 MiB
+load_tensors:        CUDA0 model buffer size =  2050.00 MiB
+llama_kv_cache:      CUDA0 KV buffer size =   512.00 MiB
+llama_context:      CUDA0 compute buffer size =   254.00 MiB
+""")
+    assert set(inv.ranks) == {"CUDA0", "CPU_Mapped"}
+    gpu = inv.ranks["CUDA0"]
+    assert (gpu["weights_bytes"], gpu["kv_cache_bytes"]) == (4098 * MIB, 512 * MIB)
+    assert gpu["unaccounted_bytes"] == (5 * 1024 - 256 - 4098 - 512 - 254) * MIB
+
+
+def test_llama_cpp_of_2023_prints_vram_without_a_device() -> None:
+    inv = _newest("""
+llm_load_tensors: system memory used  = 5506.50 MiB
+llm_load_tensors: VRAM used           = 1701.50 MiB
+llama_kv_cache_init: VRAM kv self = 162.50 MB
+llama_new_context_with_model: KV self size  = 1600.00 MiB, K (f16):  800.00 MiB, V (f16):  800.00 MiB
+llama_new_context_with_model: VRAM scratch buffer: 194.00 MiB
+llama_new_context_with_model: total VRAM used: 2058.00 MiB (model: 1701.50 MiB, context: 356.50 MiB)
+""")
+    assert inv.ranks == {
+        "CPU": {"weights_bytes": 5506.5 * MIB},
+        "_": {
+            "weights_bytes": 1701.5 * MIB,
+            "kv_cache_bytes": 162.5 * MIB,
+            "compute_bytes": 194 * MIB,
+        },
+    }
