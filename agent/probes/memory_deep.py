@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 from fleetmem.agent import sysroot
 from fleetmem.agent.probes import mappings
 
@@ -128,12 +130,13 @@ def numa_maps(pid: int) -> Optional[Dict[str, Any]]:
         return None
     by_node: Dict[str, Dict[str, int]] = {}
     policies: Dict[str, int] = {}
+    usual = os.sysconf("SC_PAGE_SIZE")  # of a line that does not say
     for line in data.split(b"\n"):
         words = line.split()
         if len(words) < 2:
             continue
         counts: List[Any] = []
-        page, backing = 4096, "anon_bytes"
+        page, backing = usual, "anon_bytes"
         for word in words[2:]:
             name, _, value = word.partition(b"=")
             if name == b"kernelpagesize_kB":
