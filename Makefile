@@ -8,7 +8,7 @@ BASE_PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 TEST_PACKAGES := mmdebstrap debian-archive-keyring systemd-journal-remote openssl \
   qemu-system-x86 kmod cpio zstd e2fsprogs chromium
 
-.PHONY: venv demo test lint types bench lab-setup test-setup clean
+.PHONY: venv demo test test-16k lint types bench lab-setup test-setup clean
 
 venv: $(VENV)/.ready
 
@@ -30,6 +30,12 @@ demo: venv lab-setup
 
 test: venv test-setup lint types
 	$(PY) -m pytest tests
+
+# Slow, so not in `make test`: an emulated arm64 machine with two NUMA nodes and pages of 16 KiB.
+test-16k: venv
+	@sh tests/lab_setup.sh $$($(PY) -c 'from tests.lab.numa_arch import ARM64; print(ARM64.install)')
+	@$(PY) -m tests.lab.numa_image arm64
+	FLEETMEM_NUMA_ARCH=arm64 $(PY) -m pytest tests/lab/test_snapshot_numa.py tests/numa
 
 lint: venv .types
 	$(VENV)/bin/ruff check .

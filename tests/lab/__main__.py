@@ -11,6 +11,7 @@ from pathlib import Path
 
 from tests.lab import api
 from tests.lab.hogs import KINDS
+from tests.lab.numa_arch import ARCHS
 
 
 def main(argv: list[str]) -> int:
@@ -42,6 +43,9 @@ def _parser() -> argparse.ArgumentParser:
         "--numa-vm",
         action="store_true",
         help="one more host: a virtual machine with two NUMA nodes, one of them a GPU's",
+    )
+    start.add_argument(
+        "--arch", choices=sorted(ARCHS), help="its architecture: arm64 has 16K pages (amd64)"
     )
     start.add_argument(
         "--systemd", action="store_true", help="hosts with a systemd and a journald of their own"
@@ -79,6 +83,7 @@ def _up(wish: argparse.Namespace) -> int:
         wish.expose,
         wish.numa_vm,
         wish.systemd,
+        wish.arch,
     )
     summary: dict[str, object] = {
         "dir": str(lab.directory),

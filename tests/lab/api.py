@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab import kernel, state, systemd_host
+from tests.lab import kernel, numa_arch, state, systemd_host
 from tests.lab.build import LabError
 from tests.lab.hogs import Hog, hog_command, parse_hog
 from tests.lab.signals import Signal, read_signals
@@ -174,14 +174,16 @@ def up(
     expose: Sequence[Path] = (),
     numa_vm: bool = False,
     systemd: bool = False,
+    arch: str | None = None,
 ) -> Lab:
     """Starts ``n`` hosts and returns when every sshd answers. Raises LabError.
 
     ``while_pid``: the lab ends when that process does. ``net``: a network namespace for each
     host. ``expose``: paths of this machine that hosts see at the same place, although /root,
     /tmp, /run and /home are private. ``numa_vm``: one more host after the ``n``, a virtual
-    machine with two NUMA nodes, the second a GPU's (``n`` may then be 0). ``systemd``: the
-    hosts run a systemd and a journald of their own, on an image that is built once.
+    machine with two NUMA nodes, the second a GPU's (``n`` may then be 0), of architecture
+    ``arch`` (see :func:`numa_arch.named`). ``systemd``: the hosts run a systemd and a journald
+    of their own, on an image that is built once.
     """
     if os.geteuid() != 0:
         raise LabError("the lab needs root: it makes namespaces and device nodes")
@@ -197,7 +199,7 @@ def up(
         "gpu_mib": gpu_mib,
         "while_pid": while_pid,
         "net": net,
-        "numa_vm": numa_vm,
+        "numa_vm": numa_arch.named(arch).name if numa_vm else None,
         "systemd": systemd,
         "expose": [os.path.abspath(path) for path in expose],
         "fd": theirs.fileno(),

@@ -21,12 +21,12 @@ class LabError(Exception):
     """Trouble that is told in one line."""
 
 
-def build(fallback: Path) -> Path:
+def build(fallback: Path, compiler: str = "gcc") -> Path:
     """Directory with bin/ and nv/ as hosts see them under /run; built where missing.
 
     Kept in ``.lab/`` of the checkout, or in ``fallback`` where that cannot be written.
     """
-    digest = hashlib.sha256()
+    digest = hashlib.sha256(compiler.encode())
     for name in sorted([*PROGRAMS, "nvml_sim.c"]):
         digest.update((HERE / name).read_bytes())
     root = HERE.parent.parent / ".lab"
@@ -41,7 +41,7 @@ def build(fallback: Path) -> Path:
     if not home.exists():
         scratch = Path(tempfile.mkdtemp(dir=root, prefix=".build-"))
         try:
-            _compile(scratch)
+            _compile(scratch, compiler)
             scratch.chmod(0o755)
             try:
                 scratch.rename(home)
@@ -53,20 +53,20 @@ def build(fallback: Path) -> Path:
     return home
 
 
-def _compile(into: Path) -> None:
+def _compile(into: Path, compiler: str) -> None:
     (into / "bin").mkdir()
     (into / "nv").mkdir()
     flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]
     jobs = [
-        ["gcc", *flags, "-o", str(into / target), str(HERE / source)]
+        [compiler, *flags, "-o", str(into / target), str(HERE / source)]
         for source, target in PROGRAMS.items()
     ]
     shared = ["-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"]
-    jobs.append(["gcc", *flags, *shared, "-o", str(into / LIBRARY), str(HERE / "nvml_sim.c")])
+    jobs.append([compiler, *flags, *shared, "-o", str(into / LIBRARY), str(HERE / "nvml_sim.c")])
     try:
         running = [subprocess.Popen(job, stderr=subprocess.PIPE, text=True) for job in jobs]
     except FileNotFoundError:
-        raise LabError("gcc is missing; tests/lab_setup.sh installs it") from None
+        raise LabError(f"{compiler} is missing; tests/lab_setup.sh installs it") from None
     failed = [errors for job in running if (errors := job.communicate()[1]) or job.returncode]
     if failed:
         raise LabError("compiling the lab failed: " + failed[0].strip())

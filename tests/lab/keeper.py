@@ -26,6 +26,8 @@ from tests.lab import (
     host,
     image,
     kernel,
+    numa_arch,
+    numa_image,
     numa_vm,
     state,
     systemd_host,
@@ -161,8 +163,11 @@ def _start(
     seconds = SECONDS_TO_ANSWER
     machines: tuple[str, ...] = ()
     if wish.get("numa_vm"):
-        spec = _numa_spec(wish, specs, str(built), base, count)
-        vm = numa_vm.prepare(spec, key)
+        arch = numa_arch.named(wish["numa_vm"])
+        debian = numa_image.image(arch)
+        spec = _numa_spec(wish, str(build.build(directory, arch.compiler)), base, count)
+        vm = numa_vm.Vm(spec, arch, debian)
+        numa_vm.prepare(vm, key)
         pid, pipe = _fork_vm(vm)
         running.pids[spec.name] = pid
         pipes[pipe] = spec.name
@@ -202,9 +207,7 @@ def _fork_host(
     return pid, reader
 
 
-def _numa_spec(
-    wish: dict[str, Any], specs: list[files.HostSpec], built: str, base: str, count: int
-) -> files.HostSpec:
+def _numa_spec(wish: dict[str, Any], built: str, base: str, count: int) -> files.HostSpec:
     """One more host: the machine with two NUMA nodes."""
     name = f"gh200-{count + 1:02d}"
     return files.HostSpec(

@@ -1,7 +1,8 @@
-"""The image of the NUMA machine: Debian with a small kernel, built once and cached.
+"""The image of a NUMA machine: Debian with a small kernel, built once and cached.
 
 Kept in $FLEETMEM_LAB_CACHE, else /var/cache/fleetmem-lab; its name carries a digest of what
 it is made of. Building needs root, a Debian mirror (the one apt uses here) and 1-3 minutes.
+``python -m tests.lab.numa_image [ARCH]`` builds it ahead of the tests.
 """
 
 from __future__ import annotations
@@ -12,23 +13,26 @@ import lzma
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
+from tests.lab import numa_arch
 from tests.lab.build import LabError
+from tests.lab.numa_arch import Arch
 
-REVISION = 1
+REVISION = 2
 """Raised when the functions below make something else of the same inputs."""
 SUITE = "trixie"
 PACKAGES = (
     "python3,openssh-server,numactl,util-linux-extra,iproute2,procps,kmod,sudo,busybox-static"
 )
-KERNEL = "linux-image-cloud-amd64"
 MODULES = ["virtio_pci", "virtio_blk", "ext4", "virtio_net", "zram", "overlay", "fuse", "loop"]
 AT_BOOT = ["virtio_pci", "virtio_blk", "ext4", "virtio_net"]
 PROGRAMS = ("mmdebstrap", "modprobe", "cpio", "mke2fs", "zstd", "dpkg-deb", "depmod")
 KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg"
 FETCH_KERNEL = """\
+mkdir -p "$1/kernel"
 export APT_CONFIG="$MMDEBSTRAP_APT_CONFIG"
 cd "$1/kernel" && chmod 777 .
 name=$(apt-cache depends %s | sed -n 's/.*Depends: \\(linux-image-[0-9][^ ]*\\).*/\\1/p')
@@ -73,12 +77,14 @@ while :; do wait; sleep 1; done
 
 
 class Image:
-    """Paths of a built image: kernel, initrd and the root file system (ext4, raw)."""
+    """Paths of a built image: kernel, initrd, root file system (ext4, raw), and firmware where
+    the architecture has one."""
 
     def __init__(self, home: Path) -> None:
         self.kernel = home / "vmlinuz"
         self.initrd = home / "initrd"
         self.root = home / "root.ext4"
+        self.firmware = home / "firmware"
 
 
 def cache() -> Path:
@@ -86,38 +92,47 @@ def cache() -> Path:
     return Path(os.environ.get("FLEETMEM_LAB_CACHE") or "/var/cache/fleetmem-lab")
 
 
-def image() -> Image:
-    """The image, built where it is missing. Raises LabError in one line."""
-    inputs = repr((REVISION, SUITE, PACKAGES, KERNEL, MODULES, AT_BOOT, INITRD_INIT, INIT))
-    home = cache() / f"numa-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}"
+def image(arch: Arch) -> Image:
+    """The image, built where it is missing. Raises LabError in one line, also where a program
+    is missing that the machine needs to run.
+    """
+    _require(arch, (arch.qemu, arch.compiler))
+    made_of = (REVISION, SUITE, PACKAGES, arch.kernel, arch.modules, arch.firmware)
+    inputs = repr((*made_of, MODULES, AT_BOOT, INITRD_INIT, INIT))
+    home = cache() / f"numa-{arch.name}-{hashlib.sha256(inputs.encode()).hexdigest()[:16]}"
     home.parent.mkdir(parents=True, exist_ok=True)
     with open(home.parent / "numa.lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not home.exists():
-            _build(home)
+            _build(home, arch)
     return Image(home)
 
 
-def _build(home: Path) -> None:
-    missing = [name for name in PROGRAMS if shutil.which(name, path=_path()) is None]
-    if missing:
-        raise LabError(
-            f"{', '.join(missing)} missing; run: sh tests/lab_setup.sh "
-            "qemu-system-x86 mmdebstrap kmod cpio zstd e2fsprogs"
-        )
+def _build(home: Path, arch: Arch) -> None:
+    _require(arch, PROGRAMS)
     scratch = Path(tempfile.mkdtemp(dir=home.parent, prefix=".numa-"))
     try:
         root, made = scratch / "root", scratch / "made"
         made.mkdir()
-        _debian(root)
-        release = _kernel(root, made)
-        _initrd(root, release, made)
+        _debian(root, arch)
+        release = _kernel(root, made, arch)
+        _initrd(root, release, made, arch)
+        if arch.firmware:
+            shutil.copyfile(root / "usr/share" / arch.firmware, made / "firmware")
+        if arch.unpacked:
+            _configure(root)
         _finish(root)
         _run("mke2fs", "-q", "-t", "ext4", "-d", str(root), str(made / "root.ext4"), "900M")
         made.chmod(0o755)
         made.rename(home)
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _require(arch: Arch, programs: tuple[str, ...]) -> None:
+    missing = [name for name in programs if shutil.which(name, path=_path()) is None]
+    if missing:
+        raise LabError(f"{', '.join(missing)} missing; run: sh tests/lab_setup.sh {arch.install}")
 
 
 def _path() -> str:
@@ -140,25 +155,26 @@ def _run(*command: str, stdin: bytes | None = None, cwd: Path | None = None) -> 
     return done.stdout
 
 
-def _debian(root: Path) -> None:
-    skip = ("man", "doc", "locale", "i18n", "info", "bash-completion", "zoneinfo", "perl", "perl5")
-    hooks = [
-        '--essential-hook=mkdir -p "$1/kernel"',
-        "--customize-hook=" + FETCH_KERNEL % KERNEL,
-    ]
+def _debian(root: Path, arch: Arch) -> None:
+    skip = ("man", "doc", "locale", "i18n", "info", "bash-completion", "zoneinfo", "AAVMF")
+    how = ["--variant=minbase"]
+    if arch.unpacked:
+        how = ["--variant=extract", "--skip=check/qemu", "--include=?essential"]
+    if arch.firmware:
+        how += [f"--include={arch.firmware.partition('/')[0]}"]
     keyring = [f"--keyring={KEYRING}"] if os.path.exists(KEYRING) else []
     _run(
         "mmdebstrap",
-        "--variant=minbase",
+        *how,
         "--mode=root",
         "--components=main",
-        "--architectures=amd64",
+        f"--architectures={arch.name}",
         f"--include={PACKAGES}",
         "--dpkgopt=force-unsafe-io",
-        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in skip[:7]),
+        *(f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in skip),
         *keyring,
         *_proxies(),
-        *hooks,
+        "--extract-hook=" + FETCH_KERNEL % arch.kernel,
         SUITE,
         str(root),
         *_mirror(),
@@ -189,11 +205,11 @@ def _mirror() -> list[str]:
     return []
 
 
-def _kernel(root: Path, made: Path) -> str:
+def _kernel(root: Path, made: Path, arch: Arch) -> str:
     """Unpacks the kernel; of its modules only MODULES and what they need stay, unpacked."""
     packages = list((root / "kernel").glob("*.deb"))
     if len(packages) != 1:
-        raise LabError(f"building the NUMA image: no kernel package {KERNEL}")
+        raise LabError(f"building the NUMA image: no kernel package {arch.kernel}")
     whole = root / "kernel" / "whole"
     _run("dpkg-deb", "-x", str(packages[0]), str(whole))
     kernel = next((whole / "boot").glob("vmlinuz-*"))
@@ -208,7 +224,7 @@ def _kernel(root: Path, made: Path) -> str:
     order: list[str] = []
     target = root / "lib/modules" / release
     target.mkdir(parents=True)
-    for module in MODULES:
+    for module in (*MODULES, *arch.modules):
         for line in (
             _run("modprobe", "-d", str(whole), "-S", release, "--show-depends", module)
             .decode()
@@ -231,13 +247,13 @@ def _kernel(root: Path, made: Path) -> str:
     return release
 
 
-def _initrd(root: Path, release: str, made: Path) -> None:
+def _initrd(root: Path, release: str, made: Path, arch: Arch) -> None:
     tree = made.parent / "initrd"
     (tree / "bin").mkdir(parents=True)
     (tree / "modules").mkdir()
     shutil.copy2(root / "bin/busybox", tree / "bin/busybox")
     order: list[str] = []
-    for module in AT_BOOT:
+    for module in (*AT_BOOT, *arch.modules):
         shown = _run("modprobe", "-d", str(root), "-S", release, "--show-depends", module)
         for line in shown.decode().splitlines():
             words = line.split()
@@ -251,6 +267,22 @@ def _initrd(root: Path, release: str, made: Path) -> None:
     (made / "initrd").write_bytes(
         _run("cpio", "-o", "-H", "newc", "--quiet", stdin=names, cwd=tree)
     )
+
+
+def _configure(root: Path) -> None:
+    """What maintainer scripts would have done where their programs cannot run."""
+    etc, masters = root / "etc", root / "usr/share/base-passwd"
+    users = (masters / "passwd.master").read_text()
+    users += "sshd:*:100:65534::/run/sshd:/usr/sbin/nologin\n"
+    (etc / "passwd").write_text(users.replace(":*:", ":x:"))
+    shutil.copyfile(masters / "group.master", etc / "group")
+    names = [line.partition(":")[0] for line in users.splitlines()]
+    (etc / "shadow").write_text("".join(f"{name}:*:19000:0:99999:7:::\n" for name in names))
+    (etc / "shadow").chmod(0o640)
+    shutil.copyfile(root / "usr/share/openssh/sshd_config", etc / "ssh/sshd_config")
+    for part in ("auth", "account", "password", "session", "session-noninteractive"):
+        rule = f"{part.partition('-')[0]} required pam_permit.so\n"
+        (etc / f"pam.d/common-{part}").write_text(rule)
 
 
 def _finish(root: Path) -> None:
@@ -276,3 +308,17 @@ def _finish(root: Path) -> None:
     (root / "etc/resolv.conf").unlink(missing_ok=True)
     shutil.rmtree(root / "var/cache/apt", ignore_errors=True)
     shutil.rmtree(root / "var/lib/apt/lists", ignore_errors=True)
+
+
+def main(argv: list[str]) -> int:
+    """Builds the image where it is missing; trouble is one line and exit code 1."""
+    try:
+        print(image(numa_arch.named(*argv[:1])).root.parent)
+    except LabError as error:
+        print(f"lab: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

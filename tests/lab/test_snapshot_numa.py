@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab import api
+from tests.lab import api, numa_arch
 from tests.lab.desk import Desk
 
 pytestmark = pytest.mark.lab
@@ -22,7 +22,7 @@ MAPPER = """
 import mmap, os
 file = open("%s/mapped.safetensors", "rb")
 view = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-sum(view[::4096])
+sum(view[:: mmap.PAGESIZE])
 open("/run/mapper.pid", "w").write(str(os.getpid()))
 import time; time.sleep(3600)
 """
@@ -179,6 +179,7 @@ def test_what_is_in_hbm_is_said_and_how_to_get_it_out(
     assert "mapped" in {Path(row["path"]).stem for row in cache["spared"]}
     assert all((row["by_numa_node"] or {}).get("1") for row in cache["files"])
     lines = desk.run("snapshot", "-H", name).out.splitlines()
+    assert f"{numa_arch.named().page_bytes >> 10}K pages" in lines[0]
     hbm = next(line for line in lines if line.startswith("GPU 0 HBM   NUMA 1"))
     assert "F" in hbm
     assert any(f"{FOLDER}/*.safetensors" in line and "nobody" in line for line in lines)

@@ -8,7 +8,7 @@ import ctypes
 import mmap
 import os
 
-MBIND, BIND = 237, 2
+MBIND, BIND = {"x86_64": 237, "aarch64": 235}[os.uname().machine], 2
 libc = ctypes.CDLL(None, use_errno=True)
 libc.syscall.restype = ctypes.c_long
 kept = []
@@ -28,7 +28,7 @@ while True:
         ctypes.c_long(MBIND), ctypes.c_void_p(at), size, ctypes.c_int(BIND),
         ctypes.byref(mask), ctypes.c_ulong(64), ctypes.c_uint(0),
     )  # fmt: skip
-    for place in range(0, len(region), 4096):
+    for place in range(0, len(region), mmap.PAGESIZE):
         region[place] = 1
     kept.append(region)
     with open("/run/plant.out", "w") as file:

@@ -17,7 +17,7 @@ MAPPER = f"""
 import mmap
 f = open({MAPPED!r}, 'rb')
 m = mmap.mmap(f.fileno(), 0, access=mmap.ACCESS_READ)
-for i in range(0, len(m), 4096): m[i]
+for i in range(0, len(m), mmap.PAGESIZE): m[i]
 """
 
 
