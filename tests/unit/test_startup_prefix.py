@@ -190,3 +190,8 @@ def test_mpi_numbers_the_ranks_that_tensorrt_llm_does_not(prefix: str) -> None:
     head = split_head(f"{prefix}[TensorRT-LLM][INFO] Loaded engine size: 3404 MiB")
     assert head.rank == "RANK 3"
     assert split_head(f"{prefix}(EngineCore pid=7) INFO 10-06 15:57:50 [a.py:1] m").rank == "_"
+
+
+def test_the_library_that_fails_is_no_host() -> None:
+    head = split_head("2026-02-26T17:41:22.1Z CUDA Error: out of memory at /workspace/a.cpp:62")
+    assert head.text.startswith("CUDA Error: out of memory")
