@@ -57,7 +57,15 @@ class Unix:
 class Sockets:
     """The sockets of one network namespace, by inode."""
 
-    __slots__ = ("complete", "listening_ports", "pairs", "tcp_inodes", "unix", "unix_peers_known")
+    __slots__ = (
+        "complete",
+        "listening_ports",
+        "pairs",
+        "tcp_inodes",
+        "unaccepted",
+        "unix",
+        "unix_peers_known",
+    )
 
     def __init__(self, where: str, inside: bool) -> None:
         """*where*: a process in the namespace, or one of its tasks as ``PID/task/TID``.
@@ -67,6 +75,7 @@ class Sockets:
         """
         self.listening_ports: Dict[int, int] = {}
         self.pairs: Dict[int, Pair] = {}
+        self.unaccepted: List[Pair] = []  # nobody has taken the connection: it has no inode yet
         self.tcp_inodes: Dict[Pair, int] = {}
         self.complete = self._tcp("/proc/%s/net/tcp" % where)
         if sysroot.exists("/proc/%s/net/tcp6" % where):  # not where IPv6 is switched off
@@ -93,7 +102,10 @@ class Sockets:
             elif state == TCP_ESTABLISHED:
                 pair = (_bare(parts[1]), _bare(parts[2]))
                 inode = int(parts[9])
-                self.pairs[inode] = pair
+                if inode:
+                    self.pairs[inode] = pair
+                else:
+                    self.unaccepted.append(pair)
                 self.tcp_inodes[pair] = inode
         return True
 
@@ -107,7 +119,7 @@ class Sockets:
         end = b":%04X" % port
         return [
             self.tcp_inodes.get((pair[1], pair[0]), 0)
-            for pair in self.pairs.values()
+            for pair in (*self.pairs.values(), *self.unaccepted)
             if pair[0].endswith(end)
         ]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -45,3 +46,29 @@ def test_listening_is_unknown_then(monkeypatch: pytest.MonkeyPatch) -> None:
         refuse(monkeypatch, "/net/tcp")
         (row,) = processes.processes_identity(pids=[me])["processes"]
         assert row["listening"] is None
+
+
+TABLE = """\
+  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
+   0: 0100007F:1F90 0100007F:A001 01 00000000:00000000 00:00000000 00000000     0        0 71 1 0
+   1: 0100007F:A001 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 72 1 0
+   2: 0100007F:1F90 0100007F:A002 01 00000000:00000000 00:00000000 00000000     0        0 0 1 0
+   3: 0100007F:A002 0100007F:1F90 01 00000000:00000000 00:00000000 00000000     0        0 73 1 0
+   4: 0100007F:1F91 0100007F:A003 01 00000000:00000000 00:00000000 00000000     0        0 0 1 0
+   5: 0100007F:A003 0100007F:1F91 01 00000000:00000000 00:00000000 00000000     0        0 74 1 0
+   6: 0100007F:1F90 0A00000A:A004 01 00000000:00000000 00:00000000 00000000     0        0 0 1 0
+"""
+
+
+def test_who_was_not_accepted_yet_is_connected_all_the_same(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Such connections have no inode: several of them are still several."""
+    net = tmp_path / "proc/7/net"
+    net.mkdir(parents=True)
+    (net / "tcp").write_text(TABLE)
+    monkeypatch.setattr(sysroot, "ROOT", str(tmp_path))
+    seen = Sockets("7", True)
+    assert sorted(seen.connected_to(0x1F90)) == [0, 72, 73]
+    assert seen.connected_to(0x1F91) == [74]
+    assert (seen.tcp_peer(71), seen.tcp_peer(73)) == (72, 0)
