@@ -81,7 +81,8 @@ def one(path: bytes, wish: Wish) -> Iterator[Optional[File]]:
         yield row
         return
     try:
-        row["key"] = (os.major(found.st_dev), os.minor(found.st_dev), found.st_ino)
+        fd, found = cache_scan.layered(fd, found, path)
+        row["key"] = cache_scan.key_of(found)
         row["size"] = cache_scan.file_size(fd, found)
         row["result"], row["why"] = "refused", _refusal(fd, found)
         if row["why"] is None:

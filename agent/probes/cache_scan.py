@@ -10,6 +10,7 @@ import os
 import stat
 
 from fleetmem.agent import pages
+from fleetmem.agent.probes import overlay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ def same(path: bytes, key: Key) -> bool:
         found = os.stat(path)
     except OSError:
         return False
-    return (os.major(found.st_dev), os.minor(found.st_dev), found.st_ino) == key
+    return key_of(found) == key
 
 
 def open_file(path: bytes, follow: bool = True) -> Tuple[int, os.stat_result]:
@@ -159,19 +160,36 @@ def measure(path: bytes, follow: bool = True) -> Measure:
     except OSError as error:
         return bad(path, error.strerror)
     try:
-        return _measure(fd, path, found)
+        name = own_name(path, key_of(found)) if path.startswith(b"/proc/") else path
+        fd, found = layered(fd, found, path)
+        return _measure(fd, name, found)
     except OSError as error:
         return bad(path, error.strerror)
     finally:
         os.close(fd)
 
 
+def key_of(found: os.stat_result) -> Key:
+    """What a file is known by."""
+    return os.major(found.st_dev), os.minor(found.st_dev), found.st_ino
+
+
+def layered(fd: int, found: os.stat_result, path: bytes) -> Tuple[int, os.stat_result]:
+    """The same, or in its place the layer's file that a file on overlayfs stands for, where
+    that can be told: pages, unwritten ones and mappings are counted there."""
+    if not found.st_size or pages.filesystem(fd) != pages.OVERLAY:
+        return fd, found
+    layer = overlay.behind(fd, found, path)
+    if layer is None:
+        return fd, found
+    os.close(fd)
+    return layer, os.fstat(layer)
+
+
 def _measure(fd: int, path: bytes, found: os.stat_result) -> Measure:
     block = stat.S_ISBLK(found.st_mode)
     size = file_size(fd, found)
-    key = (os.major(found.st_dev), os.minor(found.st_dev), found.st_ino)
-    if path.startswith(b"/proc/"):
-        path = own_name(path, key)
+    key = key_of(found)
     kind = pages.filesystem(fd)
     if kind in pages.SHMEM and not block:
         problem = "%s: shared memory, not file cache" % pages.SHMEM[kind]
@@ -181,7 +199,7 @@ def _measure(fd: int, path: bytes, found: os.stat_result) -> Measure:
     counts = pages.cachestat(fd, size)
     if counts is not None and (counts[0] or kind != pages.OVERLAY):
         return (path, key, block, size, counts[0], counts[1], counts[2], None)
-    # An older kernel, or overlayfs, whose own file is empty while the lower one has pages.
+    # An older kernel, or overlayfs, whose own file is empty while a layer's has pages.
     resident = 0
     for window in pages.windows(fd, size):
         resident += window.states.count(b"\1")

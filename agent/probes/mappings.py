@@ -31,6 +31,15 @@ class Use:
         self.open_by: List[int] = []
 
 
+def joined(one: Use, other: Use) -> Use:
+    """Both uses of one file: overlayfs and btrfs show it under several devices."""
+    use = Use(one.path, one.place)
+    use.map_bytes = one.map_bytes + other.map_bytes
+    use.mapped_by = sorted({*one.mapped_by, *other.mapped_by})[:MOST_PIDS]
+    use.open_by = sorted({*one.open_by, *other.open_by})[:MOST_PIDS]
+    return use
+
+
 def maps(pid: int) -> Iterator[Tuple[bytes, int, Key, bytes]]:
     """(range, bytes, key, path) of each mapping of a file; PermissionError where refused."""
     data = sysroot.read("/proc/%d/maps" % pid, sysroot.LARGE)

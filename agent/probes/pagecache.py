@@ -159,7 +159,7 @@ class Scan:
                         failed.append(("file", name, 0))
                     continue
                 found = self.add(row, item[1])
-                found.use = use
+                found.use = use if found.use is None else mappings.joined(found.use, use)
                 found.sources.update(("mapping",) if use.mapped_by else ())
                 found.sources.update(("open",) if use.open_by else ())
 
