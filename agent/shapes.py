@@ -599,12 +599,17 @@ class PageCacheDrop(TypedDict):
 
 
 class ProportionalSize(TypedDict):
-    """smaps_rollup: pages divided by the number of processes that map them."""
+    """smaps_rollup: pages divided by the number of processes that map them.
+
+    ``pss_unnamed_shmem_bytes``: that part of the shared memory which has no name: mapped
+    shared and anonymous (also pinned by the driver), or deleted from /dev/shm.
+    """
 
     pss_bytes: int
     pss_anon_bytes: int | None
     pss_file_bytes: int | None
     pss_shmem_bytes: int | None
+    pss_unnamed_shmem_bytes: int
     private_bytes: int
     swap_pss_bytes: int | None
     locked_bytes: int | None

@@ -196,6 +196,7 @@ def _process(row: Any, identity: Any, gpus: dict[str, int | None]) -> Process:
     numa = row["numa"]
     driver = row["driver"]
     managed = (driver["uvm_resident_bytes"] or None) if driver else None
+    swapped = share["swap_pss_bytes"] if share else None
     return {
         "pid": row["pid"],
         "start_time": row["start_time"],
@@ -205,7 +206,7 @@ def _process(row: Any, identity: Any, gpus: dict[str, int | None]) -> Process:
         "anon_bytes": row["anon_bytes"] if shared else sizes["anon"],
         "file_bytes": row["file_bytes"] if shared else sizes["file"],
         "shmem_bytes": row["shmem_bytes"] if shared else sizes["shmem"],
-        "swap_bytes": row["swap_bytes"],
+        "swap_bytes": row["swap_bytes"] if swapped is None else swapped,
         "pinned_bytes": driver["pinned_resident_bytes"] if driver else row["pinned_bytes"],
         "managed_bytes": managed,
         "shared": shared,
@@ -303,31 +304,21 @@ def _segments(reading: Any) -> list[Segment]:
 
 
 def _unnamed(readings: Mapping[str, Any]) -> list[Segment]:
-    """Shared memory of processes that is none of the segments, such as pinned host memory.
-
-    A process's proportional share less an equal part of each segment that it maps: pages
-    that others map too are in nobody's share twice.
-    """
-    segments, memory = readings.get("shm.segments"), readings.get("processes.memory")
-    if not segments or not memory:
-        return []
-    named: dict[int, int] = {}
-    for one in segments["segments"]:
-        for pid in one["mapped_by"]:
-            part = (one["resident_bytes"] or 0) // len(one["mapped_by"])
-            named[pid] = named.get(pid, 0) + part
+    """Shared memory of processes that has no name, such as pinned host memory: each process's
+    proportional share, so pages that others map too are in nobody's share twice."""
+    memory = readings.get("processes.memory")
     found: list[Segment] = []
-    for row in memory["processes"]:
-        share = row["proportional"]["pss_shmem_bytes"] if row["proportional"] else None
-        left = (share or 0) - named.get(row["pid"], 0)
-        if left > 0:
+    for row in memory["processes"] if memory else ():
+        share = row["proportional"]
+        size = share.get("pss_unnamed_shmem_bytes") or 0 if share else 0
+        if size:
             pinned = row["driver"] and row["driver"]["pinned_resident_bytes"]
             found.append(
                 {
                     "kind": "pinned host memory" if pinned else "anonymous shared memory",
                     "name": f"of pid {row['pid']}",
-                    "resident_bytes": left,
-                    "by_numa_node": _by_node(row["numa"], "shmem_bytes", left),
+                    "resident_bytes": size,
+                    "by_numa_node": _by_node(row["numa"], "shmem_bytes", size),
                     "mapped_by": [row["pid"]],
                     "persistent": False,
                 }

@@ -298,7 +298,7 @@ def _gpu(gpu: Gpu, processes: Sequence[Process]) -> list[Row]:
 def _swap(processes: Sequence[Process], used_bytes: int | None) -> list[Row]:
     owned: Owned = {}
     for process in processes:
-        if process["swap_bytes"]:
+        if process["swap_bytes"] and not process["shared"]:
             pile = owned.setdefault((label(process), "process"), _Pile())
             pile.add(process["swap_bytes"], f"pid {process['pid']}")
     if used_bytes is not None:

@@ -9,7 +9,7 @@ from fleetmem.agent.probes import mappings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional
+    from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 MOST_OBJECTS = 32
 ZERO = b"/dev/zero"
@@ -21,7 +21,9 @@ def look(pid: int, nodes: bool) -> Iterator[object]:
     """The facts of one process as a dictionary, "denied", or nothing where it is gone."""
     try:
         proportional = rollup(pid)
-        shared, driver = objects(pid)
+        shared, driver, unnamed = objects(pid)
+        if proportional is not None:
+            proportional["pss_unnamed_shmem_bytes"] = unnamed
         yield {
             "proportional": proportional,
             "shared": shared,
@@ -72,15 +74,18 @@ def kind_of(path: bytes) -> Optional[str]:
 
 
 def objects(pid: int) -> Any:
-    """(shared objects, the driver's mappings or ``None``) of one process."""
+    """(shared objects, the driver's mappings or ``None``, proportional size of shared memory
+    without a name) of one process."""
     found: Dict[mappings.Key, Dict[str, Any]] = {}
     driver_bytes = uvm_bytes = 0
+    unnamed = False
     for _, size, key, path in mappings.maps(pid):
         if path.startswith(DRIVER):
             driver_bytes += size
             uvm_bytes += size if path.startswith(UVM) else 0
             continue
         kind = kind_of(path)
+        unnamed = unnamed or is_unnamed(path)
         if kind is not None:
             row = found.get(key)
             if row is None:
@@ -93,33 +98,45 @@ def objects(pid: int) -> Any:
                 }
             row["map_bytes"] += size
     rows = sorted(found.values(), key=lambda row: -row["map_bytes"])[:MOST_OBJECTS]
+    if not driver_bytes and not unnamed:
+        return rows, None, 0
+    resident, unnamed_bytes = sizes(pid)
     if not driver_bytes:
-        return rows, None
-    resident = smaps_resident(pid)
+        return rows, None, unnamed_bytes
     driver = {
         "map_bytes": driver_bytes,
         "uvm_map_bytes": uvm_bytes,
         "uvm_resident_bytes": resident.get(UVM, 0),
         "pinned_resident_bytes": resident.get(ZERO, 0),
     }
-    return rows, driver
+    return rows, driver, unnamed_bytes
 
 
-def smaps_resident(pid: int) -> Dict[bytes, int]:
-    """Resident bytes of mappings of the uvm node and of anonymous shared memory."""
+def is_unnamed(path: bytes) -> bool:
+    """Whether a mapping's path means shared memory that nobody else can find by a name."""
+    return path.startswith(ZERO) or (
+        path.startswith(b"/dev/shm/") and path.endswith(mappings.DELETED)
+    )
+
+
+def sizes(pid: int) -> Tuple[Dict[bytes, int], int]:
+    """(resident bytes of mappings of the uvm node and of anonymous shared memory, by their
+    path's start; proportional bytes of shared memory without a name), from smaps."""
     found: Dict[bytes, int] = {}
-    name = b""
+    unnamed_bytes = 0
+    path = b""
     for line in sysroot.read("/proc/%d/smaps" % pid, 4 * sysroot.LARGE).split(b"\n"):
         if line[:4] == b"Rss:":
-            if name:
-                found[name] = found.get(name, 0) + int(line.split()[1]) * 1024
-        elif b"-" in line[:17]:
-            path = line.split(None, 5)[5:]
-            name = b""
             for wanted in (UVM, ZERO):
-                if path and path[0].startswith(wanted):
-                    name = wanted
-    return found
+                if path.startswith(wanted):
+                    found[wanted] = found.get(wanted, 0) + int(line.split()[1]) * 1024
+        elif line[:4] == b"Pss:":
+            if is_unnamed(path):
+                unnamed_bytes += int(line.split()[1]) * 1024
+        elif b"-" in line[:17]:
+            words = line.split(None, 5)
+            path = words[5] if len(words) == 6 else b""
+    return found, unnamed_bytes
 
 
 def numa_maps(pid: int) -> Optional[Dict[str, Any]]:

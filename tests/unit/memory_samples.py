@@ -123,15 +123,16 @@ def process(pid: int, comm: str, anon: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def share(anon: int, shmem: int = 0) -> dict[str, Any]:
-    """smaps_rollup in MiB."""
+def share(anon: int, shmem: int = 0, unnamed: int = 0, swap: int = 0) -> dict[str, Any]:
+    """Proportional sizes in MiB; *unnamed* is the part of *shmem* without a name."""
     return {
         "pss_bytes": (anon + shmem) * MIB,
         "pss_anon_bytes": anon * MIB,
         "pss_file_bytes": 0,
         "pss_shmem_bytes": shmem * MIB,
+        "pss_unnamed_shmem_bytes": unnamed * MIB,
         "private_bytes": anon * MIB,
-        "swap_pss_bytes": 0,
+        "swap_pss_bytes": swap * MIB,
         "locked_bytes": 0,
     }
 

@@ -196,7 +196,7 @@ def test_shared_memory_says_who_keeps_it_and_whether_it_outlives_them() -> None:
         segment("/dev/shm/left", 400),
         segment("/dev/shm/used", 100, mapped_by=[41], owner_state="live"),
     ]
-    pinned = process(41, "python3", 0, proportional=share(0, 500),
+    pinned = process(41, "python3", 0, proportional=share(0, 500, 400),
                      driver={"map_bytes": 0, "uvm_map_bytes": 0, "uvm_resident_bytes": None,
                              "pinned_resident_bytes": 400 * MIB})  # fmt: skip
     section = snapshot(readings(nodes, [], [], {}, [pinned], segments))
@@ -209,6 +209,23 @@ def test_shared_memory_says_who_keeps_it_and_whether_it_outlives_them() -> None:
     ]
     own = rows(section, backing="shmem", lifetime="process", owner="python3 41")[0]
     assert own["evidence"] == ["pinned host memory of pid 41"]
+
+
+def test_a_segment_that_one_process_fills_and_others_only_map_is_counted_once() -> None:
+    """The one that filled it has all of its pages in its share, and none of them twice."""
+    nodes = [node(0, "cpu", "0", total=2000, free=1000, shmem=1000)]
+    segments = [segment("/dev/shm/big", 512, mapped_by=[41, 42, 43], owner_state="live")]
+    family = [process(41, "python3", 0, proportional=share(0, 512 + 64, 64)),
+              process(42, "python3", 0, proportional=share(0, 64, 64)),
+              process(43, "python3", 0, proportional=share(0, 0))]  # fmt: skip
+    section = snapshot(readings(nodes, [], [], {}, family, segments))
+    found = [(r["owner"], r["lifetime"], r["bytes"] // MIB) for r in rows(section, backing="shmem")]
+    assert found == [
+        ("3 owners", "persistent", 512),
+        ("python3 41", "process", 64),
+        ("python3 42", "process", 64),
+        (None, "process", 360),
+    ]
 
 
 def test_an_ordinary_user_is_told_unknown_not_nobody() -> None:
@@ -238,10 +255,14 @@ def test_files_that_moved_while_they_were_counted_do_not_open_the_table() -> Non
 
 
 def test_swap_is_a_place_of_its_own() -> None:
-    one = process(41, "python3", 10, swap_bytes=30 * MIB)
-    section = snapshot(readings(processes=[one], swap=50))
+    """By shares: two of a family of forks show the same 30 MiB; one may share what it has."""
+    family = [process(pid, "python3", 10, swap_bytes=30 * MIB, proportional=share(10, swap=15))
+              for pid in (41, 42)]  # fmt: skip
+    one = process(43, "bash", 10, swap_bytes=5 * MIB, proportional=None)
+    section = snapshot(readings(processes=[*family, one], swap=50))
     assert [(r["owner"], r["bytes"] // MIB) for r in rows(section, location="swap")] == [
-        ("python3 41", 30),
+        ("python3 41", 15),
+        ("python3 42", 15),
         (None, 20),
     ]
 

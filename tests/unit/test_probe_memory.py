@@ -103,13 +103,17 @@ def test_the_driver_s_mappings_and_policies(files: Files) -> None:
         "200000000-200200000 rw-s 0 00:05 91 /dev/nvidia-uvm\n"
         "300000000-300400000 rw-s 0 00:01 92 /dev/zero (deleted)\n"
         "400000000-400100000 rw-s 0 00:05 93 /dev/nvidia0\n"
-        "500000000-500100000 r--p 0 fe:00 94 /usr/lib/libc.so\n",
+        "500000000-500100000 r--p 0 fe:00 94 /usr/lib/libc.so\n"
+        "600000000-600100000 rw-s 0 00:1a 95 /dev/shm/kept\n"
+        "700000000-700100000 rw-s 0 00:1a 96 /dev/shm/gone (deleted)\n",
     )
     files.put(
         "/proc/7/smaps",
         "200000000-200200000 rw-s 0 00:05 91 /dev/nvidia-uvm\nRss:  512 kB\nPss: 1 kB\n"
-        "300000000-300400000 rw-s 0 00:01 92 /dev/zero (deleted)\nRss:  4096 kB\n"
-        "500000000-500100000 r--p 0 fe:00 94 /usr/lib/libc.so\nRss:  64 kB\n",
+        "300000000-300400000 rw-s 0 00:01 92 /dev/zero (deleted)\nRss:  4096 kB\nPss: 2048 kB\n"
+        "500000000-500100000 r--p 0 fe:00 94 /usr/lib/libc.so\nRss:  64 kB\nPss: 32 kB\n"
+        "600000000-600100000 rw-s 0 00:1a 95 /dev/shm/kept\nRss: 1024 kB\nPss: 1024 kB\n"
+        "700000000-700100000 rw-s 0 00:1a 96 /dev/shm/gone (deleted)\nRss: 9 kB\nPss: 7 kB\n",
     )
     files.put(
         "/proc/7/numa_maps",
@@ -129,6 +133,7 @@ def test_the_driver_s_mappings_and_policies(files: Files) -> None:
     }
     assert found["proportional"]["pss_bytes"] == 8 * 1024
     assert found["proportional"]["pss_anon_bytes"] is None
+    assert found["proportional"]["pss_unnamed_shmem_bytes"] == (2048 + 7) * 1024
     assert found["numa"]["by_numa_node"] == {
         "0": {"anon_bytes": 4096, "file_bytes": 4096},
         "1": {
