@@ -87,6 +87,7 @@ class Follower:
     async def _follow(self, until: float) -> None:
         self.phase("reading the journal")
         await self.watch.first()
+        self.section["unit"] = self.watch.unit
         self._pass_over_old()
         if self.watch.newest is None or self.watch.newest.invocation in self._over:
             self._wait()
@@ -132,10 +133,11 @@ class Follower:
         before = section["invocation"]
         if before is not None:
             if section["status"] != "waiting":  # it was not stopped
-                mark = self._told.marks.get(FAILED)
-                if mark is None:  # it ended between two looks
-                    mark = told(await self.watch.earlier(before), self.rows, 0).marks.get(FAILED)
-                self._keep_failed(before, mark)
+                ended = self._told
+                if ended.over is None:  # it ended between two looks
+                    ended = told(await self.watch.earlier(before), self.rows, 0)
+                if ended.over in (FAILED, None):  # else it was ready, or restarted by hand
+                    self._keep_failed(before, ended.marks.get(FAILED))
             if section["restarts"] >= MOST_RESTARTS:
                 section["status"] = "failed"
                 return False

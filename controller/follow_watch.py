@@ -62,17 +62,23 @@ class Watch:
         return host_us + int((time.monotonic() - ours) * 1e6)
 
     async def first(self) -> None:
-        """The first look, over all that the journal has of the newest start.
+        """The first look, over all that the journal has of the newest start. ``unit`` is the
+        unit's own name afterwards where it was an alias: the journal knows that one only.
 
         ProbeFailed where there is no journal, no such unit, or no right to read it.
         """
         row = await self._read({"head": HEAD_ENTRIES})
         if row["reading"] is not None and row["reading"]["scanned"]:
             return
+        state = await self.state()
+        if state is not None and state["name"] not in (self.unit, f"{self.unit}.service"):
+            self.unit = state["name"]
+            row = await self._read({"head": HEAD_ENTRIES})
+            if row["reading"] is not None and row["reading"]["scanned"]:
+                return
         blind = row["outcome"] == "partial" and not row["reading"]["damaged"]
         if row["reading"] is None or blind:
             raise gather.probe_error("journal.read", row)
-        state = await self.state()
         if state is not None and state["load"] in _NEVER_STARTED:
             raise errors.ProbeFailed(
                 f"systemd has no unit {state['name']} to start ({state['load']})",

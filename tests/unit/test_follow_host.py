@@ -33,14 +33,18 @@ EXITED = "v.service: Main process exited, code=exited, status=1/FAILURE"
 class Journal:
     """A session whose ``journal.read`` gives one prepared answer a call."""
 
-    def __init__(self, *answers: dict[str, Any], load: str = "loaded") -> None:
+    def __init__(
+        self, *answers: dict[str, Any], load: str = "loaded", alias_of: str | None = None
+    ) -> None:
+        self.alias_of = alias_of
         self.answers = list(answers)
         self.asked: list[dict[str, Any]] = []
         self.load = load
 
     async def call(self, name: str, args: Any = None, **options: Any) -> Result:
         if name == "unit.state":
-            state = {"name": args["unit"], "load": self.load, "active": "inactive", "sub": "dead"}
+            name = self.alias_of or args["unit"]
+            state = {"name": name, "load": self.load, "active": "inactive", "sub": "dead"}
             return Result("ok", None, {**state, "result": None, "restarts": 0}, 0.0)
         self.asked.append(args)
         answer = self.answers.pop(0)
@@ -164,6 +168,22 @@ def test_a_unit_that_never_ran_is_waited_for(first: dict[str, Any]) -> None:
     assert found.newest is None
 
 
+def test_an_alias_is_followed_by_the_unit_s_own_name() -> None:
+    """The journal knows no other."""
+    none = answer(id_=None, outcome="failed")
+    journal = Journal(none, answer(row("one")), answer(row("two")), alias_of="engine.service")
+    found = watch(journal)
+
+    async def work() -> None:
+        await found.first()
+        await found.look()
+
+    asyncio.run(work())
+    assert [asked["unit"] for asked in journal.asked] == ["v", *["engine.service"] * 2]
+    assert found.newest is not None
+    assert [line.message for line in found.newest.lines] == ["one", "two"]
+
+
 def test_looks_that_give_nothing_are_an_error_only_in_a_row() -> None:
     none = {"outcome": "timed_out", "reason": "hung", "reading": None}
     journal = Journal(answer(), *[none] * (MISSES - 1), answer(), *[none] * MISSES)
@@ -185,8 +205,13 @@ def test_looks_that_give_nothing_are_an_error_only_in_a_row() -> None:
 class Script:
     """A watch whose looks follow a script: each is (invocation, line or None)."""
 
-    def __init__(self, *looks: tuple[str, str | None], active: str = "failed") -> None:
+    unit = "v"
+
+    def __init__(
+        self, *looks: tuple[str, str | None], active: str = "failed", ended: str = EXITED
+    ) -> None:
         self.newest: Start | None = None
+        self._ended = ended
         self.now_us = NOW
         self.behind_us = 0
         self._looks = list(looks)
@@ -215,7 +240,7 @@ class Script:
         return {"active": self._active, "sub": "dead"}
 
     async def earlier(self, invocation: str) -> list[LogLine]:
-        return [LogLine(NOW, 0, 1, "x", 6, 1, True, EXITED)]
+        return [LogLine(NOW, 0, 1, "x", 6, 1, True, self._ended)]
 
 
 def follow(
@@ -245,6 +270,17 @@ def follow(
     )
     asyncio.run(follower.run())
     return section, taken
+
+
+def test_a_restart_by_hand_between_two_looks_is_no_failure(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looks = (("a", None), ("a", LOADED), ("b", None), ("b", READY))
+    section, taken = follow(Script(*looks, ended="Stopping v.service..."), monkeypatch)
+    assert taken[-2:] == ["b before-load", "b after-init"]
+    assert (section["status"], section["restarts"], section["failed"]) == ("ready", 1, [])
+    section, _ = follow(Script(*looks), monkeypatch)
+    assert [one["text"] for one in section["failed"]] == [EXITED]
 
 
 def test_one_look_for_each_phase(monkeypatch: pytest.MonkeyPatch) -> None:
