@@ -13,13 +13,18 @@ from fleetmem.controller.cli.live import Live
 from fleetmem.controller.cli.options import Command, Common, common, option
 from fleetmem.controller.cli.reclaim_cache import check_options, reclaim_cache
 from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.cli.values import cap, span
+from fleetmem.controller.cli.values import cap, host_paths, span
 from fleetmem.controller.cli.values import pids as pid_list
 from fleetmem.controller.envelope import Envelope, HostEntry
 from fleetmem.controller.errors import PlanInvalid, UsageError
 from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.gpu_scope import parse as parse_gpus
-from fleetmem.controller.reclaim.options import CACHE_MODES, UP_TO, ReclaimOptions
+from fleetmem.controller.reclaim.options import (
+    CACHE_MODES,
+    POST_CHECK_SECONDS,
+    UP_TO,
+    ReclaimOptions,
+)
 from fleetmem.controller.render.plan import plan_lines
 from fleetmem.controller.render.question import describe, plan_hashes
 from fleetmem.controller.render.reclaim import ladder_lines
@@ -27,6 +32,9 @@ from fleetmem.controller.render.verdicts import verdict_lines
 
 if TYPE_CHECKING:
     from fleetmem.controller.reclaim.plan import Plan
+
+_ALL = "\0"
+"""``--cache`` without a path: no word of a command line can be this."""
 
 _ABOUT = """Get GPU memory back from processes that are left over, and prove that it came back.
 
@@ -118,7 +126,7 @@ The plan is shown first; nothing is changed before you agree (or gave --yes).
 @option(
     "--cache",
     is_flag=False,
-    flag_value="",
+    flag_value=_ALL,
     multiple=True,
     metavar="[PATH]",
     help="Reach file pages instead of processes: of PATHs, or of all on NUMA nodes of GPUs.",
@@ -142,7 +150,7 @@ The plan is shown first; nothing is changed before you agree (or gave --yes).
     "--post-check-timeout",
     "post_check_seconds",
     type=span,
-    default=60.0,
+    default=POST_CHECK_SECONDS,
     metavar="SPAN",
     place="advanced",
     help="How long that may take.  [default: 1m]",
@@ -163,7 +171,9 @@ def command(
     options = ReclaimOptions(
         pids=tuple(dict.fromkeys(pid for group in pids for pid in group)),
         override_protected=tuple(pid for group in override_protected for pid in group),
-        cache=tuple(dict.fromkeys(path for path in (*cache, *more) if path)) if cache else None,
+        cache=host_paths("--cache", (path for path in (*cache, *more) if path != _ALL))
+        if cache
+        else None,
         **values,
     )
     if more and not cache:
@@ -172,6 +182,10 @@ def command(
         check_options(options, stored=bool(apply or plan_out))
     elif options.post_check is not None:
         raise UsageError("--post-check goes with --cache: it shows what dropping pages cost")
+    elif options.cache_mode != CACHE_MODES[0]:
+        raise UsageError("--cache-mode goes with --cache: without it processes are reclaimed")
+    if options.post_check is None and options.post_check_seconds != POST_CHECK_SECONDS:
+        raise UsageError("--post-check-timeout goes with --post-check")
     if options.gpu is not None:
         parse_gpus(options.gpu)
     screen = Screen(common)

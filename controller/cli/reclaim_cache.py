@@ -29,9 +29,6 @@ def check_options(options: ReclaimOptions, stored: bool) -> None:
         raise UsageError("plans of --cache are not kept: leave --apply and --plan-out out")
     if options.post_check is not None:
         check_url(options.post_check)
-    for path in options.cache or ():
-        if not path.startswith(("/", "hex:")):
-            raise UsageError(f"--cache {path}: a path on the hosts is expected, from / on")
 
 
 def check_url(url: str) -> None:
@@ -45,10 +42,12 @@ def check_url(url: str) -> None:
         name, port = parts.hostname or "", parts.port
     except ValueError:
         raise UsageError(f"--post-check {url}: is no URL", hint) from None
-    if parts.scheme != "http" or parts.username is not None or port == 0:
+    plain = all("!" <= char <= "~" for char in url)
+    if not plain or parts.scheme != "http" or parts.username is not None or port == 0:
         raise UsageError(f"--post-check {url}: an http URL without a user is expected", hint)
     try:
-        loopback = ipaddress.ip_address(name).is_loopback
+        address = ipaddress.ip_address(name)
+        loopback = address.is_loopback and (address.version == 4 or name == "::1")
     except ValueError:
         loopback = name == "localhost"
     if not loopback:

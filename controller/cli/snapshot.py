@@ -13,7 +13,7 @@ from fleetmem.controller.cli.follow import follow
 from fleetmem.controller.cli.live import Live
 from fleetmem.controller.cli.options import Command, Common, common, option
 from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.cli.values import span
+from fleetmem.controller.cli.values import host_paths, span
 from fleetmem.controller.envelope import Envelope
 from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.render.line import WIDTH
@@ -94,9 +94,9 @@ def command(
     follow_timeout: float | None,
 ) -> int:
     """Parse, run, show; the process status."""
-    paths = tuple(dict.fromkeys([*files, *more]))
     if more and not files:
         raise click.UsageError(f"{more[0]!r}: write --files before paths")
+    paths = host_paths("--files", (*files, *more))
     if paths and no_files:
         raise click.UsageError("--files and --no-files exclude each other")
     if follow_start is not None and phase is not None:

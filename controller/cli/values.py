@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
+from collections.abc import Iterable
 
 import click
+
+from fleetmem.controller.errors import UsageError
 
 _SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h)?\Z")
 _UNITS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
@@ -37,4 +41,29 @@ def cap(value: str) -> str:
     """A number of hosts (``3``) or a share of the targeted ones (``10%``), kept as text."""
     if not _CAP.match(value):
         raise click.BadParameter(f"{value!r} is neither a number of hosts nor a percentage")
+    return value
+
+
+def host_paths(option: str, values: Iterable[str]) -> tuple[str, ...]:
+    """Paths on the hosts as the agent takes them, each once; *option* is who asks.
+
+    From / on; ``hex:`` and its bytes for one that is no UTF-8, also where it was typed as it
+    is. UsageError for anything else, an empty one too: it may be a variable that is not set.
+    """
+    return tuple(dict.fromkeys(_host_path(option, value) for value in values))
+
+
+def _host_path(option: str, value: str) -> str:
+    try:
+        raw = bytes.fromhex(value[4:]) if value.startswith("hex:") else os.fsencode(value)
+    except ValueError:
+        raise UsageError(f"{option} {value}: hex: is followed by a path's bytes, such as 2f78"
+                         ) from None  # fmt: skip
+    if not raw.startswith(b"/") or b"\0" in raw:
+        raise UsageError(f"{option} {value or repr(value)}: a path on the hosts is expected, "
+                         "from / on")  # fmt: skip
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError:
+        return f"hex:{raw.hex()}"
     return value

@@ -10,6 +10,7 @@ UP_TO: tuple[UpTo, ...] = ("drain", "owner", "term", "kill", "heirs")
 """The rungs in the order they are climbed."""
 
 CacheMode = Literal["auto", "migrate", "drop"]
+POST_CHECK_SECONDS = 60.0
 CACHE_MODES: tuple[CacheMode, ...] = ("auto", "migrate", "drop")
 
 
@@ -43,7 +44,7 @@ class ReclaimOptions:
     cache: tuple[str, ...] | None = None
     cache_mode: CacheMode = "auto"
     post_check: str | None = None
-    post_check_seconds: float = 60.0
+    post_check_seconds: float = POST_CHECK_SECONDS
 
     @property
     def scoped(self) -> bool:

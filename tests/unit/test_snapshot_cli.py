@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleetmem.controller.cli import main
+from fleetmem.controller.cli.values import host_paths
 
 
 @pytest.fixture(autouse=True)
@@ -31,6 +33,24 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["reclaim", "-H", "localhost", "/models"], "unexpected argument"),
         (["reclaim", "-H", "localhost", "--cache", "models"], "a path on the hosts is expected"),
         (["reclaim", "-H", "localhost", "--cache", "/m", "--gpu", "0"], "takes no --gpu"),
+        *(
+            ([*command, path], said)
+            for command in (
+                ["reclaim", "-H", "localhost", "--cache"],
+                ["reclaim", "-H", "localhost", "--cache", "/m"],
+                ["snapshot", "-H", "localhost", "--files"],
+            )
+            for path, said in (
+                ("", "a path on the hosts is expected"),
+                ("~/m", "a path on the hosts is expected"),
+                ("m\udcff", "a path on the hosts is expected"),
+                ("hex:", "a path on the hosts is expected"),
+                ("hex:6d", "a path on the hosts is expected"),
+                ("hex:2f0", "hex: is followed by a path's bytes"),
+            )
+        ),
+        (["reclaim", "-H", "localhost", "--cache-mode", "drop"], "goes with --cache"),
+        (["reclaim", "-H", "localhost", "--cache", "--post-check-timeout", "9s"], "goes with"),
         (["reclaim", "-H", "localhost", "--post-check", "http://127.0.0.1/"], "goes with --cache"),
         *(
             (["reclaim", "-H", "localhost", "--cache", "--post-check", url], said)
@@ -42,6 +62,9 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 ("http://a@127.0.0.1/health", "an http URL without a user"),
                 ("http://127.0.0.1:99999/", "is no URL"),
                 ("http://[::1/", "is no URL"),
+                ("http://127.0.0.1/\r\nX: y", "an http URL without a user"),
+                ("http://127.0.0.1/a b", "an http URL without a user"),
+                ("http://[::ffff:127.0.0.1]/", "each host asks itself only"),
             )
         ),
         (["run", "startup", "-H", "localhost"], "reads engines' logs"),
@@ -57,6 +80,16 @@ def test_usage_is_one_clear_line(
     err = capsys.readouterr().err
     assert said in err
     assert "Traceback" not in err
+
+
+def test_a_path_that_is_no_utf_8_travels_as_its_bytes() -> None:
+    """What a shell hands over, and the form that the program prints; each once."""
+    typed = os.fsdecode(b"/m/\xff*")
+    assert host_paths("--cache", [typed, "hex:2f6d2fff2a", "/m/é", "hex:2f6d"]) == (
+        "hex:2f6d2fff2a",
+        "/m/é",
+        "hex:2f6d",
+    )
 
 
 def test_playbooks_list_has_every_shipped_one(capsys: pytest.CaptureFixture[str]) -> None:
