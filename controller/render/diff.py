@@ -13,8 +13,8 @@ from fleetmem.controller.render.safe import safe
 from fleetmem.controller.render.size import GIB, NONE, count
 
 _HOSTS = 18
-_OWNER = 26
-_BACKING = 11
+_OWNER = 25
+_BACKING = 12
 _FIGURE = 12
 _MAX = 24
 
