@@ -24,6 +24,13 @@ MADV_RANDOM, PROT_READ, MAP_SHARED, MPOL_MF_MOVE = 1, 1, 1, 2
 DONTNEED = 4
 SHMEM = {0x01021994: "tmpfs", 0x858458F6: "ramfs", 0x958458F6: "hugetlbfs"}
 OVERLAY = 0x794C7630
+KERNEL = {
+    0x9FA0: "proc", 0x62656572: "sysfs", 0x27E0EB: "cgroup", 0x63677270: "cgroup2",
+    0x64626720: "debugfs", 0x74726163: "tracefs", 0x73636673: "securityfs", 0xCAFE4A11: "bpf",
+    0x6165676C: "pstore", 0xDE5E81E4: "efivarfs", 0x62656570: "configfs", 0xF97CFF8C: "selinuxfs",
+    0x42494E4D: "binfmt_misc",
+}  # fmt: skip
+"""File systems that the kernel makes up as they are read: they have no page cache."""
 LOW_BIT = bytes(byte & 1 for byte in range(256))
 
 _libc: Any = None

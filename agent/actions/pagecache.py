@@ -42,6 +42,7 @@ def plan(paths: Tuple[str, ...] = (), mode: str = "auto") -> List[str]:
 def drop(
     *,
     paths: Tuple[str, ...] = (),
+    keys: Tuple[str, ...] = (),
     mode: str = "auto",
     spare_mapped: int = 1,
     spare_dirty: int = 1,
@@ -56,11 +57,13 @@ def drop(
 ) -> PageCacheDrop:
     """Give back the page cache of *paths* (files, directories, patterns).
 
-    *mode*: migrate to a node with CPUs where it fits, drop, or auto (migrate where the file
-    fits, else drop). *nodes*: leave files alone that have no pages there. Files that a
-    process maps (*spare_mapped*) or that have unwritten pages (*spare_dirty*) are spared.
-    *dry_run* changes nothing and reports what would be done. *boot_id* and *epoch* (-1: any)
-    are the plan's: Trouble ``stale_plan`` where the host's are others.
+    *keys* (``MAJOR:MINOR:INODE``, one a path) say which files are meant: paths are then names
+    of files only, and one that has another file by now is spared. *mode*: migrate to a node
+    with CPUs where it fits, drop, or auto (migrate where the file fits, else drop). *nodes*:
+    leave files alone that have no pages there. Files that a process maps (*spare_mapped*) or
+    that have unwritten pages (*spare_dirty*) are spared. *dry_run* changes nothing and reports
+    what would be done. *boot_id* and *epoch* (-1: any) are the plan's: Trouble ``stale_plan``
+    where the host's are others.
     """
     began = time.monotonic()
     pages.load()
@@ -68,7 +71,8 @@ def drop(
     problems: List[PathProblem] = []
     silent = apart.stuck()
     deadline = began + seconds
-    files = _expand(paths, problems, silent, deadline)
+    only = _only(paths, keys)
+    files = list(only) if keys else _expand(paths, problems, silent, deadline)
     before = _nodes(deadline)
     if files and not dry_run:
         message = "pagecache %s of %d files, first %s, operation %s"
@@ -95,6 +99,7 @@ def drop(
         "single": before[0]["id"] if len(before) == 1 else None,
         "rooms": _rooms(before, sources) if len(before) > 1 else {},
         "mapped": {key: use.mapped_by for key, use in uses.items() if use.mapped_by},
+        "only": only,
     }
     rows = _act(files, wish, silent, deadline, problems)
     after = before if dry_run else _nodes(deadline)
@@ -122,6 +127,20 @@ def _check(mode: str, boot_id: str, epoch: int) -> None:
 
 def _key(table: cache_paths.Mounts) -> Any:
     return lambda path: table.of(path).device
+
+
+def _only(paths: Tuple[str, ...], keys: Tuple[str, ...]) -> Dict[bytes, Tuple[int, int, int]]:
+    """The files that are meant, by name; Trouble where *keys* do not fit *paths*."""
+    if keys and len(keys) != len(paths):
+        raise Trouble(FAILED, "%d keys for %d paths" % (len(keys), len(paths)))
+    found = {}
+    for path, key in zip(paths, keys):  # noqa: B905  strict= came with 3.10
+        try:
+            major, minor, inode = map(int, key.split(":"))
+            found[cache_paths.decode(path)] = (major, minor, inode)
+        except ValueError as error:
+            raise Trouble(FAILED, "%s %s: %s" % (path, key, error)) from None
+    return found
 
 
 def _expand(

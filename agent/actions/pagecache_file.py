@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         single: Optional[int]
         rooms: Dict[int, int]
         mapped: Dict[Key, List[int]]
+        only: Dict[bytes, Key]
 
     class File(TypedDict):
         """What became of the file; counts are pages, by node."""
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
 
 MOST_ROUNDS = 5
 MOVES = 2
+REPLACED = "another file has its name by now"
 UNSEEN = "a process that cannot be seen from here maps it"
 
 
@@ -74,10 +76,14 @@ def one(path: bytes, wish: Wish) -> Iterator[Optional[File]]:
         fd, found = cache_scan.open_file(path)
     except cache_scan.NotCached as trouble:
         row["result"], row["why"] = "refused", str(trouble)
+        if path in wish["only"]:
+            row["result"], row["why"] = "spared", REPLACED
         yield row
         return
     except OSError as error:
         row["why"] = error.strerror
+        if path in wish["only"] and isinstance(error, (FileNotFoundError, NotADirectoryError)):
+            row["result"], row["why"] = "absent", "it was deleted meanwhile"
         yield row
         return
     try:
@@ -85,6 +91,8 @@ def one(path: bytes, wish: Wish) -> Iterator[Optional[File]]:
         row["key"] = cache_scan.key_of(found)
         row["size"] = cache_scan.file_size(fd, found)
         row["result"], row["why"] = "refused", _refusal(fd, found)
+        if wish["only"].get(path, row["key"]) != row["key"]:
+            row["result"], row["why"] = "spared", REPLACED
         if row["why"] is None:
             for _ in _give_back(fd, row, wish):
                 yield None

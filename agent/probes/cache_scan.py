@@ -14,16 +14,16 @@ from fleetmem.agent.probes import overlay
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Dict, Iterator, List, Optional, Tuple
+    from typing import Any, Dict, Iterator, List, Optional, Tuple
 
     Item = Tuple[str, bytes, int]
     """(what to do: file, named, tree, nodes; path; smallest size of interest)"""
     Key = Tuple[int, int, int]
     Measure = Tuple[
-        bytes, Key, bool, int, Optional[int], Optional[int], Optional[int], Optional[str]
+        bytes, Key, bool, int, Optional[int], Optional[int], Optional[int], Optional[str], bool
     ]
     """path, key (device's major, minor, inode), block device?, size, pages cached, dirty,
-    under writeback, problem"""
+    under writeback, problem, deleted?"""
 
 BATCH = 256
 DELETED = b" (deleted)"
@@ -67,7 +67,7 @@ def named(path: bytes) -> Iterator[object]:
 
 def bad(path: bytes, problem: Optional[str]) -> Measure:
     """A row for a path that cannot be measured."""
-    return (path, (0, 0, 0), False, 0, None, None, None, problem or "cannot be read")
+    return (path, (0, 0, 0), False, 0, None, None, None, problem or "cannot be read", False)
 
 
 def same(path: bytes, key: Key) -> bool:
@@ -91,6 +91,7 @@ def open_file(path: bytes, follow: bool = True) -> Tuple[int, os.stat_result]:
         found = os.fstat(first)
         if not (stat.S_ISREG(found.st_mode) or stat.S_ISBLK(found.st_mode)):
             raise NotCached("a %s has no page cache of its own" % _kind(found.st_mode))
+        _refuse_kernel(first)
         again = "/proc/self/fd/%d" % first
         flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
         try:
@@ -99,6 +100,12 @@ def open_file(path: bytes, follow: bool = True) -> Tuple[int, os.stat_result]:
             return os.open(again, flags), found
     finally:
         os.close(first)
+
+
+def _refuse_kernel(fd: int) -> None:
+    name = pages.KERNEL.get(pages.filesystem(fd))
+    if name is not None:
+        raise NotCached("%s: what the kernel makes up has no page cache" % name)
 
 
 def _kind(mode: int) -> str:
@@ -160,9 +167,11 @@ def measure(path: bytes, follow: bool = True) -> Measure:
     except OSError as error:
         return bad(path, error.strerror)
     try:
-        name = own_name(path, key_of(found)) if path.startswith(b"/proc/") else path
+        name, deleted = path, False
+        if path.startswith(b"/proc/"):
+            name, deleted = own_name(path, key_of(found))
         fd, found = layered(fd, found, path)
-        return _measure(fd, name, found)
+        return (*_measure(fd, name, found), deleted)
     except OSError as error:
         return bad(path, error.strerror)
     finally:
@@ -186,7 +195,7 @@ def layered(fd: int, found: os.stat_result, path: bytes) -> Tuple[int, os.stat_r
     return layer, os.fstat(layer)
 
 
-def _measure(fd: int, path: bytes, found: os.stat_result) -> Measure:
+def _measure(fd: int, path: bytes, found: os.stat_result) -> Any:
     block = stat.S_ISBLK(found.st_mode)
     size = file_size(fd, found)
     key = key_of(found)
@@ -206,16 +215,18 @@ def _measure(fd: int, path: bytes, found: os.stat_result) -> Measure:
     return (path, key, block, size, resident, None, None, None)
 
 
-def own_name(place: bytes, key: Key) -> bytes:
-    """The name of a file below /proc/PID/fd or map_files, as one that can be opened here."""
+def own_name(place: bytes, key: Key) -> Tuple[bytes, bool]:
+    """The name of a file below /proc/PID/fd or map_files, as one that can be opened here, and
+    whether it is deleted: the kernel's remark is then its end. A name may end like that, too."""
     try:
         name = os.readlink(place)
     except OSError:
-        return place
-    if same(name, key) or name.endswith(DELETED):
-        return name
+        return place, False
     root = b"/".join(place.split(b"/")[:3]) + b"/root"
-    return root + name if same(root + name, key) else name
+    for known in (name, root + name):
+        if same(known, key):
+            return known, False
+    return name, name.endswith(DELETED)
 
 
 def count_nodes(path: bytes) -> Iterator[object]:
@@ -257,6 +268,14 @@ def walk(path: bytes, least: int) -> Iterator[object]:
     seen = 0
     try:
         device = os.stat(path).st_dev
+        root = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        try:
+            _refuse_kernel(root)
+        finally:
+            os.close(root)
+    except NotCached as trouble:
+        yield [bad(path, str(trouble))]
+        return
     except OSError as error:
         yield [bad(path, error.strerror)]
         return

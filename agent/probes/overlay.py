@@ -7,7 +7,6 @@ those that are not written yet) only at the layer's. Used in a child (see ``apar
 from __future__ import annotations
 
 import os
-import re
 import stat
 
 from fleetmem.agent import sysroot
@@ -18,9 +17,6 @@ if TYPE_CHECKING:
 
     Overlay = Tuple[bytes, bytes, List[bytes]]
     """(mount point, what of the overlay is mounted there, layers from the upper one down)"""
-
-_OCTAL = re.compile(rb"\\([0-7]{3})")
-_COLON = re.compile(rb"(?<!\\):")
 
 _known: Dict[Tuple[bytes, bytes], Optional[Overlay]] = {}
 
@@ -73,15 +69,15 @@ def _mount_of(fd: int, place: bytes) -> Optional[Overlay]:
         text = sysroot.read("/proc/self/fdinfo/%d" % fd)
     except OSError:
         return None
-    number = re.search(rb"^mnt_id:\s*([0-9]+)$", text, re.M)
-    if number is None:
+    found = [line.split()[1] for line in text.split(b"\n") if line.startswith(b"mnt_id:")]
+    if not found:
         return None
     words = place.split(b"/")
     whose = words[2] if place.startswith(b"/proc/") and words[2].isdigit() else b"self"
     for pid in dict.fromkeys((b"self", whose)):
-        key = (pid, number[1])
+        key = (pid, found[0])
         if key not in _known:
-            _known[key] = _find(pid, number[1])
+            _known[key] = _find(pid, found[0])
         if _known[key] is not None:
             return _known[key]
     return None
@@ -112,13 +108,30 @@ def parse(line: bytes) -> Optional[Overlay]:
         if name == b"upperdir":
             upper.append(value)
         elif name == b"lowerdir":
-            parts = (part for part in _COLON.split(value) if part)
-            lower += [part.replace(b"\\:", b":").replace(b"\\\\", b"\\") for part in parts]
+            lower += _layers(value)
         elif name == b"lowerdir+":
             lower.append(value)
     return _plain(words[4]), _plain(words[3]), upper + lower
 
 
+def _layers(value: bytes) -> List[bytes]:
+    """The names between colons; one in a name comes after a backslash."""
+    parts = [b""]
+    at = 0
+    while at < len(value):
+        if value[at : at + 1] == b":":
+            parts.append(b"")
+        else:
+            at += value[at : at + 1] == b"\\"
+            parts[-1] += value[at : at + 1]
+        at += 1
+    return [part for part in parts if part]
+
+
 def _plain(text: bytes) -> bytes:
     """Undo the kernel's octal escapes."""
-    return _OCTAL.sub(lambda found: bytes([int(found[1], 8) & 255]), text)
+    first, *rest = text.split(b"\\")
+    for part in rest:
+        octal = len(part) > 2 and all(char in b"01234567" for char in part[:3])
+        first += bytes([int(part[:3], 8) & 255]) + part[3:] if octal else b"\\" + part
+    return first

@@ -124,8 +124,8 @@ class Scan:
         found = self.files.get(row[1])
         if found is None:
             found = self.files[row[1]] = Found(row, opener)
-        elif found.measure[0].startswith(b"/proc/") or found.measure[0].endswith(mappings.DELETED):
-            found.measure = (row[0], *found.measure[1:])
+        elif found.measure[0].startswith(b"/proc/") or found.measure[8]:
+            found.measure = (row[0], *found.measure[1:8], row[8])
         return found
 
     def prune(self) -> None:
@@ -344,9 +344,8 @@ def _reading(scan: Scan, coverage: CacheCoverage, largest: int, least_bytes: int
 
 
 def _row(scan: Scan, key: Key, found: Found) -> CachedFile:
-    path, _, block, size, _, dirty, writeback, _ = found.measure
+    path, _, block, size, _, dirty, writeback, _, deleted = found.measure
     use = found.use
-    deleted = mappings.is_deleted(path)
     text, raw = cache_paths.show(mappings.plain(path) if deleted else path)
     device = "%d:%d" % key[:2]
     mount = scan.mounts.by_device.get(device)

@@ -185,7 +185,7 @@ def _spare(one: Any, names: Mapping[int, str], named: bool) -> str | None:
         return "mapped by a process that is not visible here"
     unwritten = (one["dirty_bytes"] or 0) + (one["writeback_bytes"] or 0)
     if unwritten:
-        return f"{unwritten} bytes are not written to disk yet"
+        return "not all of it is written to disk yet"
     if one["deleted"]:
         return "deleted, and kept by a process that has it open"
     if one["kind"] == "block" and not named:

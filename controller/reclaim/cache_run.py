@@ -265,6 +265,7 @@ class CacheRun:
             ACTION,
             {
                 "paths": [file.argument for file in plan.targets],
+                "keys": [f"{file.device}:{file.inode}" for file in plan.targets],
                 "mode": plan.mode,
                 "nodes": list(plan.nodes),
                 "operation": plan.id,

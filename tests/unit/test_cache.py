@@ -78,7 +78,7 @@ def test_named_files_that_are_clean_and_unmapped_are_the_targets() -> None:
     assert [file.path for file in made.targets] == ["/models/a/1.bin", "/models/a/4.bin"]
     assert [(one.file.path, one.why) for one in made.spared] == [
         ("/models/a/2.bin", "mapped by python3 41"),
-        ("/models/a/3.bin", "3145728 bytes are not written to disk yet"),
+        ("/models/a/3.bin", "not all of it is written to disk yet"),
     ]
     assert made.epoch == 4
     assert made.nodes == ()
@@ -116,7 +116,7 @@ def test_more_files_than_a_plan_holds_are_said_and_come_next() -> None:
     [
         ({"filesystem": "tmpfs"}, "refused: tmpfs has no other copy of it"),
         ({"mapped_elsewhere": True}, "mapped by a process that is not visible here"),
-        ({"writeback_bytes": 5}, "5 bytes are not written to disk yet"),
+        ({"writeback_bytes": 5}, "not all of it is written to disk yet"),
         ({"deleted": True}, "deleted, and kept by a process that has it open"),
         ({"mapped_by": [1, 2, 3, 4]}, "mapped by process 1, process 2, process 3 and 1 more"),
         (
@@ -309,7 +309,6 @@ def test_the_screen_of_many_hosts_folds_them() -> None:
     [
         (ReclaimOptions(cache=("/x",), gpu="0"), False, "takes no --gpu"),
         (ReclaimOptions(cache=(), pids=(1,)), False, "takes no --gpu"),
-        (ReclaimOptions(cache=("x",)), False, "a path on the hosts is expected"),
         (ReclaimOptions(cache=("/x",)), True, "are not kept"),
     ],
 )

@@ -72,6 +72,39 @@ def test_a_dry_run_changes_nothing(disk: Path, trail: list[dict[str, Any]]) -> N
     assert trail == []
 
 
+def test_only_the_files_that_are_meant_are_touched(disk: Path) -> None:
+    """Between a plan and its end: replaced, turned into a directory, deleted, and a name that
+    is a pattern, too. What has the name by now stays in memory."""
+    names = ("same", "new", "folder", "gone", "any*")
+    paths = [cached(disk / name, 1) for name in names]
+    keys = []
+    for path in paths:
+        found = path.stat()
+        keys.append(f"{os.major(found.st_dev)}:{os.minor(found.st_dev)}:{found.st_ino}")
+    kept = [cached(disk / "other", 1), cached(disk / "anything", 1)]
+    os.replace(kept[0], disk / "new")
+    for name in ("folder", "gone", "any*"):
+        (disk / name).unlink()
+    (disk / "folder").mkdir()
+    kept = [disk / "new", kept[1], cached(disk / "folder" / "below", 1)]
+    reading = drop(*paths, keys=tuple(keys))[2]
+    assert {Path(row["path"]).name: (row["result"], row["why"]) for row in reading["files"]} == {
+        "same": ("dropped", None),
+        "new": ("spared", pagecache_file.REPLACED),
+        "folder": ("spared", pagecache_file.REPLACED),
+        "gone": ("absent", "it was deleted meanwhile"),
+        "any*": ("absent", "it was deleted meanwhile"),
+    }
+    assert [resident(path) for path in (paths[0], *kept)] == [0, MIB, MIB, MIB]
+
+
+@pytest.mark.parametrize("keys", [("1:2:3", "1:2:4"), ("1:2",), ("a:b:c",)])
+def test_keys_that_do_not_fit_change_nothing(disk: Path, keys: tuple[str, ...]) -> None:
+    path = cached(disk / "file", 1)
+    assert drop(path, keys=keys)[0] == "failed"
+    assert resident(path) == MIB
+
+
 def test_mapped_files_are_spared_and_named_or_stay_with_a_reason(disk: Path) -> None:
     path, free = cached(disk / "mapped", 4), cached(disk / "free", 1)
     running = holder(MAPS.format(path=str(path)))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from fleetmem.agent.probes import cache_paths, cache_scan, pagecache
+from fleetmem.agent.probes import cache_paths, cache_scan, overlay, pagecache
 from tests.unit.cache_ground import MAPS, MIB, PAGE, cached, call, disk, end, holder, near, resident
 from tests.unit.probe_actors import until
 
@@ -182,6 +182,48 @@ def test_who_maps_and_who_has_it_open(disk: Path) -> None:
     assert coverage["file_bytes"] == sum(
         node["file_bytes"] for node in coverage["by_numa_node"].values()
     )
+
+
+def test_a_name_that_ends_like_the_kernel_s_remark_is_no_deleted_file(disk: Path) -> None:
+    path = cached(disk / "kept (deleted)", 1)
+    running = holder(f"a = open({str(path)!r})")
+    try:
+        reading = call("pagecache.files", walk="never", paths=(str(disk),), seconds=300.0)[2]
+        found = row(reading, path)
+        assert (found["deleted"], found["open_by"]) == (False, [running.pid])
+    finally:
+        end(running)
+
+
+def test_what_the_kernel_makes_up_is_neither_opened_nor_a_file(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tree ends at its root, a file before it is opened: the reason is said once."""
+    really = os.open
+
+    def opened(path: Any, flags: int, *more: Any) -> int:
+        assert flags & os.O_PATH, path
+        return really(path, flags, *more)
+
+    monkeypatch.setattr(os, "open", opened)
+    for place, name in ((b"/proc", "proc"), (b"/proc/version", "proc"), (b"/sys", "sysfs")):
+        said = [measure for rows in cache_scan.named(place) for measure in rows or ()]  # type: ignore[attr-defined]
+        problem = f"{name}: what the kernel makes up has no page cache"
+        assert [(one[0], one[4], one[7]) for one in said] == [(place, None, problem)]
+
+
+def test_an_overlay_s_layers_from_the_upper_one_down() -> None:
+    """Colons, commas and blanks in names come escaped, some of them twice."""
+    line = (
+        rb"38 29 0:39 /sub /mnt/a\040b rw - overlay overlay rw,"
+        rb"lowerdir=/l/one\134:x:/l/two\054y::/l/data,upperdir=/u,workdir=/w"
+    )
+    assert overlay.parse(line) == (
+        b"/mnt/a b", b"/sub", [b"/u", b"/l/one:x", b"/l/two,y", b"/l/data"]
+    )  # fmt: skip
+    newer = b"38 29 0:39 / / rw - overlay overlay ro,lowerdir+=/a,lowerdir+=/b"
+    assert overlay.parse(newer) == (b"/", b"/", [b"/a", b"/b"])
+    assert overlay.parse(b"29 1 254:0 / / rw - ext4 /dev/vda rw") is None
 
 
 def test_a_stranger_is_told_unknown_never_a_wrong_figure(disk: Path) -> None:
