@@ -243,6 +243,53 @@ def test_the_cache_rung_frees_what_nobody_maps(
     assert again.reclaim(HOST)["verdict"] == "nothing_to_do"
 
 
+OVERLAYS = f"""
+set -e
+mkdir -p {MODELS}/lower {MODELS}/one {MODELS}/two
+head -c {24 * MIB} /dev/urandom >{MODELS}/lower/image.bin
+mkdir {MODELS}/upper {MODELS}/work
+mount -t overlay -o lowerdir={MODELS}/lower,upperdir={MODELS}/upper,workdir={MODELS}/work \\
+    overlay {MODELS}/one
+mount -t tmpfs tmpfs {MODELS}/two
+mkdir {MODELS}/two/upper {MODELS}/two/work {MODELS}/two/merged
+mount -t overlay -o lowerdir={MODELS}/lower,upperdir={MODELS}/two/upper,workdir={MODELS}/two/work \\
+    overlay {MODELS}/two/merged
+head -c {24 * MIB} /dev/urandom >{MODELS}/one/own.bin
+sync {MODELS}/lower/image.bin
+"""
+
+
+def test_a_file_of_a_container_s_image_is_one_file(desk: Desk, lab: api.Lab) -> None:
+    """Its pages are the layer's: counted once, with who maps them through an overlay whose
+    files have another device than its mount. It stays in memory as long as that lasts."""
+    layer = f"{MODELS}/lower/image.bin"
+    try:
+        done = lab.exec(HOST, "sh", "-c", OVERLAYS)
+        assert done.returncode == 0, done.stderr
+        with standing(lab, "python3", "-c", MAPPER, f"{MODELS}/two/merged/image.bin") as pid:
+            entry = snapshot(desk, "--files", MODELS, f"{MODELS}/one", f"{MODELS}/two/merged")
+            reading = entry["readings"]["pagecache.files"]["reading"]
+            found = [one for one in reading["files"] if one["path"].endswith(".bin")]
+            rows = {one["path"].rpartition("/")[2]: one for one in found}
+            assert len(rows) == len(found) == 2
+            assert rows["image.bin"]["mapped_by"] == [int(pid)]
+            assert (rows["own.bin"]["mapped_by"], rows["own.bin"]["dirty_bytes"] is None) == (
+                [],
+                False,
+            )
+            paths = (layer, f"{MODELS}/one/image.bin", f"{MODELS}/two/merged/image.bin")
+            said = desk.run("reclaim", "-H", HOST, "--cache", *paths, "--yes", "-o", "json").answer
+            (spared,) = said.reclaim(HOST)["cache"]["spared"]
+            assert spared["mapped_by"] == [int(pid)]
+            assert resident(lab, layer) > MOST
+        said = desk.run("reclaim", "-H", HOST, "--cache", paths[2], "--yes", "-o", "json").answer
+        assert said.reclaim(HOST)["verdict"] == "reclaimed"
+        assert resident(lab, layer) == 0
+    finally:
+        lab.exec(HOST, "sh", "-c", f"umount {MODELS}/two/merged {MODELS}/two {MODELS}/one; "
+                 f"rm -rf {MODELS}")  # fmt: skip
+
+
 def test_more_small_files_than_a_plan_holds(desk: Desk, lab: api.Lab) -> None:
     """The snapshot counts them all; the plan says how many it leaves for the next one."""
     make = f"""
