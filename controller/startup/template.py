@@ -11,12 +11,13 @@ from dataclasses import dataclass
 from typing import Any
 
 _HOLE = re.compile(r"<(?P<name>[a-z][a-z0-9_.]*):(?P<type>[A-Za-z]+)>")
-_NUMBER = r"-?\d[\d,]{0,18}(?:\.\d{1,20})?"
+_WHOLE = r"-?(?:\d{1,3}(?:,\d{3}){1,6}|\d{1,19})(?!\d)"
+_NUMBER = rf"{_WHOLE}(?:\.\d{{1,20}})?"
 MOST = 1 << 64
 """No size is as large, whatever a line says."""
 IMPLIED = {"KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "kB": 1000, "MB": 10**6, "GB": 10**9}
 _TYPES = {
-    "int": r"-?\d[\d,]{0,18}(?!\d)",
+    "int": _WHOLE,
     "bytes": r"-?\d{1,19}(?!\d)",
     "num": r"-?\d{1,12}(?:\.\d{1,9})?",
     "word": r"[\w.\-/+]{1,200}",

@@ -280,3 +280,24 @@ def test_tokens_are_shown_where_no_bytes_are_printed(
     )
     assert main(["audit", "startup", "--log", str(path), "-q"]) == 0
     assert "20 480 tokens" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("printed", "tokens"),
+    [("2,042,016", 2042016), ("100752", 100752), ("1,2,3", None), ("12,34", None)],
+)
+def test_commas_part_thousands_only(printed: str, tokens: int | None) -> None:
+    lines = [
+        VLLM[0],
+        f"INFO 11-20 07:00:42 [kv_cache_utils.py:716] GPU KV cache size: {printed} tokens",
+    ]
+    (inv,) = parse(lines).invocations
+    assert inv.engine.get("max_tokens") == tokens
+
+
+def test_a_comma_is_no_decimal_point() -> None:
+    lines = [SGLANG[0], SGLANG[1].replace("78.50", "78,5"), SGLANG[2]]
+    (inv,) = parse(lines).invocations
+    assert "avail_before_load_bytes" not in inv.ranks["TP0"]
+    grouped = SGLANG[1].replace("78.50", "1,078.50")
+    assert parse([grouped]).invocations[0].ranks["TP0"] == {"avail_before_load_bytes": 1078.5 * GIB}
