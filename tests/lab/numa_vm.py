@@ -26,9 +26,13 @@ APPEND = (
     "console={console} loglevel=4 panic=-1 init_on_alloc=0 numa_balancing=disable mitigations=off "
     "memhp_default_state=online_movable"
 )
+MISC = (258, 257, 256, 259)
+"""Numbers of misc devices that stand in for the GPU's node: the first that the kernel has."""
+
 START = """\
 #!/bin/sh
-mknod -m 666 /dev/nvidia0 c 10 234
+for minor in {misc}; do grep -q "^ *$minor " /proc/misc && break; done
+mknod -m 666 /dev/nvidia0 c 10 $minor
 for name in nvidiactl nvidia-uvm nvidia-uvm-tools; do mknod -m 666 /dev/$name c 1 5; done
 chmod 1777 /run/nvml-sim/charges /run/nvml-sim/state /run/host/hogs
 for user in ops guest; do chown -R $user:$user /home/$user; done
@@ -105,7 +109,8 @@ def _configuration(vm: Vm, key: Path, authorized_key: str) -> None:
             add(f"{home}/.ssh/authorized_keys", authorized_key.encode(), 0o600)
         add("etc/hostname", f"{host.name}\n".encode())
         add("etc/hosts", f"127.0.0.1 localhost {host.name}\n".encode())
-        add("etc/lab-start", START.format(kib=GPU_MIB << 10).encode(), 0o755)
+        start = START.format(kib=GPU_MIB << 10, misc=" ".join(map(str, MISC)))
+        add("etc/lab-start", start.encode(), 0o755)
         add(f"usr/lib/{vm.arch.triplet}/libnvidia-ml.so.1", library, 0o755)
         for name in ("run/lab", "run/host", "run/host/hogs", "run/nvml-sim"):
             directory(name)

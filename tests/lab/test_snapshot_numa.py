@@ -183,3 +183,17 @@ def test_what_is_in_hbm_is_said_and_how_to_get_it_out(
     hbm = next(line for line in lines if line.startswith("GPU 0 HBM   NUMA 1"))
     assert "F" in hbm
     assert any(f"{FOLDER}/*.safetensors" in line and "nobody" in line for line in lines)
+
+
+def test_holders_of_the_gpu_are_found_as_on_any_host(lab: api.Lab, name: str, desk: Desk) -> None:
+    """The machine's GPU has a node that programs can open, and hogs hold it."""
+    hog = lab.hog(name, "orphan", 0, 300)
+    words = ("-H", name, "--gpu", "0", "--grace-period", "1s")
+    planned = desk.run("reclaim", *words, "--dry-run", "-o", "json").answer
+    assert {row["pid"]: row["class"] for row in planned.reclaim(name)["targets"]} == dict.fromkeys(
+        hog.holders, "detached"
+    )
+    done = desk.run("reclaim", *words, "--yes", "-o", "json").answer
+    assert done.reclaim(name)["verdict"] == "reclaimed"
+    gone = " ".join(f"/proc/{pid}" for pid in hog.holders)
+    assert "proc" not in sh(lab, name, f"ls -d {gone} 2>/dev/null || true")
