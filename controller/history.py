@@ -67,7 +67,7 @@ def open_history(
     path = directory / "history.sqlite"
     try:
         own_directory(directory)
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW, 0o600))
+        _create(path)
         database = sqlite3.connect(
             path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
         )
@@ -80,6 +80,18 @@ def open_history(
         database.close()
         raise
     return history
+
+
+def _create(path: Path) -> None:
+    """Make an empty file of the owner's. One that is there is not opened: closing it would
+    drop every lock of this process on it, also those of a history that is open (POSIX)."""
+    import stat
+
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise OSError("is no regular file") from None
 
 
 def open_or_warn(warn: Callable[[str], None], directory: Path | None = None) -> History | None:

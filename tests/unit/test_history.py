@@ -168,6 +168,17 @@ def test_a_directory_that_is_not_ours(tmp_path: Path) -> None:
             open_history(directory=tmp_path / name)
 
 
+def test_a_file_that_is_no_file_of_ours(tmp_path: Path) -> None:
+    """A link, a directory or a FIFO in the place of the history is refused, and not opened."""
+    makers = (lambda path: path.symlink_to("other"), Path.mkdir, os.mkfifo)
+    for number, make in enumerate(makers):
+        (tmp_path / str(number)).mkdir()
+        make(tmp_path / str(number) / "history.sqlite")
+        with pytest.raises(HistoryUnavailable, match="is no regular file"):
+            open_history(directory=tmp_path / str(number))
+    assert not list(tmp_path.rglob("other"))
+
+
 def test_a_run_that_reads_goes_on_without(tmp_path: Path, said: list[str]) -> None:
     """One warning, no history, no error."""
     (tmp_path / "file").write_text("")
@@ -335,3 +346,33 @@ def test_remote_oddities_survive(history: History) -> None:
     history.begin(run["run"], ["a"])
     history.record_host(run["run"]["id"], entry)
     assert history.load(run["run"]["id"])["hosts"] == [entry]
+
+
+OTHER = """
+import sys
+from pathlib import Path
+from fleetmem.controller.envelope import new_run
+from fleetmem.controller.history import open_history
+history = open_history(print, Path(sys.argv[1]))
+history.begin(new_run("other"), ["a"])
+history.close()
+"""
+
+
+def test_a_second_history_of_one_process_keeps_the_first_one_s_locks(
+    history: History, said: list[str]
+) -> None:
+    """A follow opens one for each phase. Another process that ends meanwhile would take itself
+    for the last one otherwise, and remove the journal that is still written to."""
+    record(history, idle("a"))
+    open_history(said.append, history.path.parent).close()
+    command = [sys.executable, "-c", OTHER, str(history.path.parent)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    record(history, idle("a"))
+    fresh = open_history(said.append, history.path.parent)
+    try:
+        assert [row.command for row in fresh.runs()] == ["reclaim", "other", "reclaim"]
+    finally:
+        fresh.close()
+    assert said == []
