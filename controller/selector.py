@@ -270,4 +270,4 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 def _where(inventory: Inventory) -> str:
     if inventory.file is not None:
         return f"the inventory is {inventory.file}; fleetmem hosts -H @all lists it"
-    return "there is no inventory; name one with -i, or write user@host:port"
+    return "there is no inventory; name one with -i, or write user@host:port or localhost"

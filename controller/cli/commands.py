@@ -13,7 +13,7 @@ COMMANDS = {
     "snapshot": ("snapshot", "Show every byte of host and GPU memory, by what and whose it is."),
     "reclaim": ("reclaim", "Get GPU memory back from leftover processes, and prove it."),
     "logs": ("logs", "Log lines of many hosts, newest start first, equal ones folded."),
-    "audit": ("audit", "Judge engines' start-ups: where memory went, what capped it."),
+    "audit": ("audit", "Judge memory or an engine's start: what is wrong, what capped it."),
     "diff": ("diff", "Show what changed between two recorded snapshots."),
     "run": ("run", "Read what a playbook needs on every host, and judge it."),
     "playbooks": ("playbooks", "List playbooks, show one, or check playbook files."),

@@ -191,7 +191,10 @@ class ReclaimRun:
         terms = [term.text for term in gpu_scope.parse(self.options.gpu)]
         missing = [text for text in terms if seen and all(text in absent for absent in seen)]
         if missing:
-            raise errors.UsageError(f"--gpu: no host has {', '.join(missing)}")
+            raise errors.UsageError(
+                f"--gpu: no host has {', '.join(missing)}",
+                "the first GPU is 0; how many there are: fleetmem hosts --check",
+            )
 
     # --- phase two: ask, lock, climb -------------------------------------------------------
 

@@ -211,7 +211,7 @@ def _tally(rows: Sequence[Row], equal: Sequence[str]) -> str:
             parts.append(f"{number} {kind}")
     odd = {host for row in rows for host in row.hosts if row.kind in ("critical", "warn")}
     text = f"{', '.join(parts)} on {count(len(odd), 'host')}" if parts else "nothing to report"
-    return text + f" · {len(equal)} equal"
+    return f"{text} · {len(equal)} equal" if equal else text
 
 
 def _next(envelope: Envelope, rows: Sequence[Row]) -> list[str]:

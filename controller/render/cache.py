@@ -128,7 +128,9 @@ def _said(entry: HostEntry) -> tuple[str, str]:
     word = section["verdict"]
     if word == "planned":
         size = sum(one["before_bytes"] for one in cache["files"])
-        return word, f"{count(len(cache['files']), 'file')}, {_gib(size)} GiB would leave memory"
+        files = len(cache["files"])
+        said = f"{thousands(files)} {'file' if files == 1 else 'files'}"
+        return word, f"{said}, {_gib(size)} GiB would leave memory"
     if word == "reclaimed":
         took = section["rungs"][-1]["seconds"] if section["rungs"] else None
         parts = []

@@ -105,6 +105,8 @@ def _range(sizes: Sequence[int | None], sign: bool = False) -> str:
     if ends is None or None in sizes:
         return NONE
     places = 2 if max(map(abs, ends)) < 100 * GIB else 0
+    if sign and ends[0] == ends[1] and abs(ends[0]) < GIB / 100:
+        places = 3  # else a change of 1 MiB would be shown as none
     form = f"{{:{'+' if sign else ''}.{places}f}}"
     low, high = (form.format(end / GIB) for end in ends)
     return low if low == high else f"{low}…{high}"

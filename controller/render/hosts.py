@@ -23,7 +23,10 @@ def resolved_lines(envelope: Envelope) -> list[Line]:
     lines: list[Line] = [((head, "dim"),)]
     for entry in envelope["hosts"]:
         to = entry["resolved"]
-        address = f"{to['address'] or entry['host']}" + (f":{to['port']}" if to["port"] else "")
+        address = to["address"] or entry["host"]
+        if to["port"]:
+            address = f"[{address}]" if ":" in address else address
+            address = f"{address}:{to['port']}"
         lines.append(
             (
                 (

@@ -152,7 +152,8 @@ def troubles(entries: list[HostEntry]) -> list[Line]:
     lines: list[Line] = []
     for text, hosts in said.items():
         full = f"! {fold_hosts(dict.fromkeys(hosts))}  {text}"
-        lines += [((piece, "warn"),) for piece in wrap(safe(full), WIDTH)]
+        first, *more = wrap(safe(full), WIDTH - 2)
+        lines += [((piece, "warn"),) for piece in (first, *(f"  {piece}" for piece in more))]
     return lines
 
 

@@ -98,25 +98,24 @@ def _gpu(gpu: Gpu) -> Place:
 
 
 def place_lines(rows: Sequence[Place], width: int = 100) -> list[Line]:
-    """The table. Narrow terminals lose the bar, then KERNEL and SHMEM."""
-    shown = [name for name in COLUMNS if width >= 84 or name not in ("KERNEL", "SHMEM")]
+    """The table. Below 100 columns the bar goes, below 84 the gaps, below 80 KERNEL and SHMEM."""
+    shown = [name for name in COLUMNS if width >= 80 or name not in ("KERNEL", "SHMEM")]
+    wide = {name: _WIDTHS.get(name, 8) for name in shown}
+    if 80 <= width < 84:
+        wide |= dict.fromkeys(("ANON", "SHMEM", "KERNEL"), 7)
     bar = width >= 100
-    head = left("WHERE", _WHERE) + "".join(right(name, _wide(name)) for name in shown)
+    head = left("WHERE", _WHERE) + "".join(right(name, wide[name]) for name in shown)
     lines: list[Line] = [((head + ("  0 %       100 %" if bar else ""), "dim"),)]
     for row in rows:
         tenths = in_tenths(row)
         spans: list[Span] = [(left(f"{row.name:<11} {safe(row.where)}", _WHERE), "")]
         for name in shown:
-            spans.append((right(_tenth(tenths[name]), _wide(name)), _style(name, row)))
+            spans.append((right(_tenth(tenths[name]), wide[name]), _style(name, row)))
         if bar:
             spans.append(("  ", ""))
             spans += bar_spans(row)
         lines.append(tuple(spans))
     return lines
-
-
-def _wide(name: str) -> int:
-    return _WIDTHS.get(name, 8)
 
 
 def _style(name: str, row: Place) -> str:

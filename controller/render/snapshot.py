@@ -10,14 +10,22 @@ from fleetmem.controller.envelope import Envelope, HostEntry, absent, reading_of
 from fleetmem.controller.memory_shapes import Snapshot
 from fleetmem.controller.render.file_table import file_lines, process_lines, wants_files
 from fleetmem.controller.render.findings import finding_lines, finding_steps
-from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
-from fleetmem.controller.render.places import COLUMNS, Place, place_lines, place_notes, places
+from fleetmem.controller.render.line import WIDTH, Line, cells, left, right, wrap
+from fleetmem.controller.render.places import (
+    COLUMNS,
+    Place,
+    in_tenths,
+    place_lines,
+    place_notes,
+    places,
+)
 from fleetmem.controller.render.safe import safe
 from fleetmem.controller.render.size import GIB, NONE, count
 
 _HOSTS = 18
 _CLASS = 11
-_WIDE = tuple(name for name in COLUMNS if name != "KERNEL")
+_FIGURE = 7
+_ROOM = WIDTH - _HOSTS - _CLASS
 
 
 def head_lines(entry: HostEntry, section: Snapshot, run: str, width: int = WIDTH) -> list[Line]:
@@ -27,8 +35,13 @@ def head_lines(entry: HostEntry, section: Snapshot, run: str, width: int = WIDTH
     if section["phase"]:
         parts.append(f"phase {safe(section['phase'])}")
     parts += ["GiB", f"run {run}"]
-    text = "  ".join([parts[0], " · ".join(part for part in parts[1:] if part)])
-    return [((piece, "bold"),) for piece in wrap(text, width)]
+    pieces = [f"{parts[0]}  {parts[1]}"]
+    for part in parts[2:]:
+        if cells(f"{pieces[-1]} · {part}") > width:
+            pieces.append(f"  {part}")
+        else:
+            pieces[-1] += f" · {part}"
+    return [((piece, "bold"),) for text in pieces for piece in wrap(text, width)]
 
 
 def subject(entry: HostEntry) -> str:
@@ -120,17 +133,19 @@ def _several(envelope: Envelope) -> list[Line]:
         for row in rows:
             key = (_class(row), classes[_class(row)], round((row.total or 0) / GIB))
             groups.setdefault(key, []).append((entry["host"], row))
-    if groups:
-        head = left("HOSTS", _HOSTS) + left("WHERE", _CLASS)
-        lines += [(), ((head + "".join(right(name, 10) for name in _WIDE), "dim"),)]
     order = ("GPU HBM", "GPU", "GPU memory", "CPU DRAM", "memory")
 
     def rank(key: tuple[str, int, int]) -> tuple[int, float]:
         known = order.index(key[0]) if key[0] in order else len(order)  # a host may say anything
         return known, -_filled(groups[key])
 
-    for key in sorted(groups, key=rank):
-        lines += _group(key, groups[key])
+    ordered = sorted(groups, key=rank)
+    if groups:
+        figures, widths = _columns([groups[key] for key in ordered])
+        head = left("HOSTS", _HOSTS) + left("WHERE", _CLASS) + _cells(COLUMNS, widths)
+        lines += [(), ((head, "dim"),)]
+        for key, row in zip(ordered, figures, strict=True):
+            lines += _group(key, groups[key], _cells(row, widths))
     lines += failed_lines(entries)
     if envelope["findings"]:
         lines.append(())
@@ -153,12 +168,11 @@ def _filled(rows: Sequence[tuple[str, Place]]) -> float:
     return max(1 - (row.parts["FREE"] or 0) / (row.total or 1) for _, row in rows)
 
 
-def _group(key: tuple[str, int, int], rows: Sequence[tuple[str, Place]]) -> list[Line]:
+def _group(
+    key: tuple[str, int, int], rows: Sequence[tuple[str, Place]], figures: str
+) -> list[Line]:
     name, each, _ = key
-    where = f"{each} × {name}" if each > 1 else name
-    figures = [[row.total for _, row in rows]]
-    figures += [[row.parts.get(column) for _, row in rows] for column in _WIDE[1:]]
-    text = left(where, _CLASS) + "".join(right(_range(sizes), 10) for sizes in figures)
+    text = left(f"{each} × {name}" if each > 1 else name, _CLASS) + figures
     folded = safe(fold_hosts(host for host, _ in rows))
     if len(folded) < _HOSTS:
         return [((left(folded, _HOSTS), ""), (text, ""))]
@@ -166,12 +180,37 @@ def _group(key: tuple[str, int, int], rows: Sequence[tuple[str, Place]]) -> list
     return [*names, ((" " * _HOSTS + text, ""),)]
 
 
-def _range(sizes: Sequence[int | None]) -> str:
+def _columns(groups: Sequence[Sequence[tuple[str, Place]]]) -> tuple[list[list[str]], list[int]]:
+    """The figures of each group and each column's width; ranges lose tenths where room is short."""
+    found: list[list[str]] = []
+    widths: list[int] = []
+    for tenths in (True, False):
+        found = []
+        for rows in groups:
+            shown = [in_tenths(row) for _, row in rows]
+            found.append([_range([row[name] for row in shown], tenths) for name in COLUMNS])
+        widths = [
+            max(_FIGURE, *(cells(row[at]) + 1 for row in found)) for at in range(len(COLUMNS))
+        ]
+        if sum(widths) <= _ROOM:
+            break
+    return found, widths
+
+
+def _cells(texts: Sequence[str], widths: Sequence[int]) -> str:
+    return "".join(right(text, width) for text, width in zip(texts, widths, strict=True))
+
+
+def _range(sizes: Sequence[int | None], tenths: bool) -> str:
+    """From the least to the most of *sizes*, in tenths of GiB."""
     known = [size for size in sizes if size is not None]
     if not known:
         return NONE
-    low, high = (f"{size / GIB:.1f}" for size in (min(known), max(known)))
-    return low if low == high else f"{low}–{high}"
+    low, high = min(known), max(known)
+    if low == high:
+        return f"{low / 10:.1f}"
+    first, last = (f"{size / 10:.{int(tenths)}f}" for size in (low, high))
+    return first if first == last else f"{first}–{last}"
 
 
 def failed_lines(entries: Sequence[HostEntry]) -> list[Line]:

@@ -294,6 +294,13 @@ def test_the_screen_of_one_host() -> None:
     assert describe_cache([entry("h1", plan())]) == ("0.6 GiB of file pages (2 files)", 1)
 
 
+def test_many_files_are_counted_in_thousands() -> None:
+    planned = entry("h1", plan())
+    planned["reclaim"]["cache"]["files"] *= 600
+    lines = [plain(line) for line in cache_result_lines([planned])]
+    assert lines[0].startswith("! planned     h1: 1 200 files, ")
+
+
 def test_the_screen_of_many_hosts_folds_them() -> None:
     hosts = [entry(f"gh200-{n:02d}", plan()) for n in range(1, 17)]
     lost = env.new_host("gh200-17", "unreachable", {"code": "connect_timeout", "message": "no",

@@ -15,12 +15,15 @@ from typing import Any
 
 import pytest
 
+from fleetmem.controller import envelope as env
 from fleetmem.controller.cli import main
 from fleetmem.controller.cli.ask import agreed, question
 from fleetmem.controller.envelope import Envelope, HostEntry
 from fleetmem.controller.errors import NoHostsMatch
 from fleetmem.controller.history import open_history
 from fleetmem.controller.reclaim.options import ReclaimOptions
+from fleetmem.controller.render.hosts import resolved_lines
+from fleetmem.controller.render.line import plain
 from tests.unit.reclaim_samples import eight_gpus, envelope, idle, unreachable
 
 
@@ -333,6 +336,15 @@ def test_hosts_resolve_without_contact(capsys: Capture, fake: type[FakeFleet]) -
     rows = json.loads(run(capsys, "hosts", "-o", "json")[1])["hosts"]
     assert [row["resolved"]["address"] for row in rows] == ["10.0.0.1"] * 2
     assert run(capsys, "hosts", "-o", "csv")[1].splitlines()[1] == "a1,10.0.0.1,22,,ssh,lab h200"
+
+
+def test_an_ipv6_address_is_told_from_its_port() -> None:
+    entry = env.new_host("h1", "not_attempted")
+    entry["resolved"] = {
+        "address": "fd00::107", "port": 2222, "user": None, "transport": "ssh", "groups": [],
+    }  # fmt: skip
+    row = plain(resolved_lines(envelope(entry))[1])
+    assert row.split() == ["h1", "[fd00::107]:2222", "–", "ssh", "–"]
 
 
 def test_hosts_check(capsys: Capture, fake: type[FakeFleet]) -> None:

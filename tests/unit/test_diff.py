@@ -146,6 +146,13 @@ def test_one_line_for_what_cannot_be_compared(
     assert said in caught.value.message
 
 
+def test_a_change_of_a_few_mib_is_shown_as_one(history: History) -> None:
+    record(history, {"h1": host(100)}, None, "aaaa1111")
+    record(history, {"h1": host(102)}, None, "bbbb2222")
+    lines = [plain(line) for line in diff_lines(diff(history, "aaaa", "bbbb"), "before", "after")]
+    assert [line.split()[-1] for line in lines[3:]] == ["+0.002", "-0.002"]
+
+
 def test_equal_changes_of_hosts_are_one_row(history: History) -> None:
     names = [f"gh200-{n:02d}" for n in range(1, 17)]
     record(history, {name: host(100) for name in names}, None, "aaaa1111")

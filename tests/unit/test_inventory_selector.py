@@ -147,6 +147,7 @@ def test_without_an_inventory_every_name_is_an_ssh_host() -> None:
         with pytest.raises(UsageError) as caught:
             named(expression, fleet=NONE)
         assert "there is no inventory" in caught.value.hint
+        assert caught.value.hint.endswith("or localhost")
 
 
 def test_localhost_is_the_local_transport_unless_listed() -> None:

@@ -10,8 +10,8 @@ from fleetmem.controller.cli import main
 from fleetmem.controller.envelope import new_envelope, new_host, new_run
 from fleetmem.controller.log_lines import section
 from fleetmem.controller.logs import Log, LogLine, records, rows_of
-from fleetmem.controller.render.line import plain
-from fleetmem.controller.render.logs import log_lines, log_rows, normal
+from fleetmem.controller.render.line import WIDTH, plain
+from fleetmem.controller.render.logs import log_lines, log_rows, normal, troubles
 from fleetmem.controller.sources import Sources
 
 ROW = [1_777_856_523_000_000, 0, 77, "python3", 6, 0, 1, "hello"]
@@ -167,3 +167,15 @@ def test_rows_that_are_missing_are_told_beside_them(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert printed.err == "! gh200-01  journal.read: timed_out: no answer in 14 s\n"
+
+
+def test_a_long_trouble_goes_on_below_its_beginning() -> None:
+    entry = new_host("gh200-01", "partial")
+    reason = "word " * 40
+    entry["readings"]["engine.find"] = {
+        "outcome": "partial", "reason": reason, "reading": None, "seconds": 0.1,
+    }  # fmt: skip
+    first, *more = [plain(line) for line in troubles([entry])]
+    assert first.startswith("! gh200-01  engine.find: partial: word")
+    assert more
+    assert all(line.startswith("  word") and len(line) <= WIDTH for line in more)

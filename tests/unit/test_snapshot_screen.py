@@ -16,6 +16,7 @@ from fleetmem.controller.memory_gather import partial
 from fleetmem.controller.render.file_table import file_lines, process_lines, wants_files
 from fleetmem.controller.render.findings import folded_lines
 from fleetmem.controller.render.line import WIDTH, cells, plain
+from fleetmem.controller.render.places import COLUMNS as PLACE_COLUMNS
 from fleetmem.controller.render.places import Place, bar_spans, in_tenths, place_lines, places
 from fleetmem.controller.render.snapshot import snapshot_lines
 from fleetmem.controller.render.table_rows import COLUMNS, table_rows
@@ -83,7 +84,17 @@ def test_places_are_gpus_first_and_empty_nodes_are_hidden() -> None:
     )
 
 
-@pytest.mark.parametrize("width", [60, 83])
+@pytest.mark.parametrize("width", [80, 83, 84, 99])
+def test_eighty_columns_hold_every_column_without_the_bar(width: int) -> None:
+    lines = [plain(line) for line in place_lines(places(snapshot(story())), width)]
+    assert lines[0].split() == ["WHERE", *PLACE_COLUMNS]
+    assert max(map(cells, lines)) <= width
+    total, *parts = (float(word) for word in lines[1].split()[5:])
+    assert total == 142.0
+    assert round(sum(parts), 1) == total
+
+
+@pytest.mark.parametrize("width", [60, 79])
 def test_a_narrow_terminal_loses_the_bar_and_two_columns(width: int) -> None:
     lines = [plain(line) for line in place_lines(places(snapshot(story())), width)]
     assert "KERNEL" not in lines[0]
@@ -194,6 +205,39 @@ def test_many_hosts_are_folded_by_what_they_have() -> None:
     assert hbm.startswith("gh200-[01-16]")
     assert "8.0–18.0" in hbm
     assert any("gh200-17: unreachable: connect_timeout" in line for line in lines)
+
+
+def test_the_figures_of_equal_hosts_add_up() -> None:
+    lines = text(snapshot_lines(envelope({"h1": story(), "h2": story()})))
+    head, row, *_ = lines[2:]
+    assert head.split() == ["HOSTS", "WHERE", *PLACE_COLUMNS]
+    assert row.startswith("h[1-2]            GPU HBM")
+    total, *parts = (float(word) for word in row.split()[3:])
+    assert total == 142.0
+    assert round(sum(parts), 1) == total
+
+
+def test_hosts_that_differ_in_every_figure_stay_within_the_screen() -> None:
+    hosts = {"h1": story(), "h2": story()}
+    one = hosts["h2"]["numa.nodes"]["nodes"][0]
+    one["free_bytes"] -= 250 * GIB
+    one["file_bytes"] += 50 * GIB
+    one["anon_bytes"] += 100 * GIB
+    one["slab_bytes"] += 50 * GIB
+    one["unaccounted_bytes"] += 50 * GIB
+    lines = text(snapshot_lines(envelope(hosts)))
+    row = next(line for line in lines if "CPU DRAM" in line)
+    assert row.split()[3:] == [
+        "478.0", "181–431", "–", "30–80", "13–113", "0.0", "4–54", "0–50",
+    ]  # fmt: skip
+
+
+def test_a_long_head_breaks_between_its_parts() -> None:
+    whole = envelope({"gh200-01": story()})
+    whole["hosts"][0]["snapshot"]["phase"] = "a" * 60
+    lines = text(snapshot_lines(whole))
+    assert lines[1].startswith("  ")
+    assert lines[1].endswith(f"GiB · run {whole['run']['id']}")
 
 
 def test_playbooks_over_many_hosts_name_every_target() -> None:
