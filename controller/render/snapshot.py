@@ -144,8 +144,8 @@ def _several(envelope: Envelope) -> list[Line]:
         figures, widths = _columns([groups[key] for key in ordered])
         head = left("HOSTS", _HOSTS) + left("WHERE", _CLASS) + _cells(COLUMNS, widths)
         lines += [(), ((head, "dim"),)]
-        for key, row in zip(ordered, figures, strict=True):
-            lines += _group(key, groups[key], _cells(row, widths))
+        for key, texts in zip(ordered, figures, strict=True):
+            lines += _group(key, groups[key], _cells(texts, widths))
     lines += failed_lines(entries)
     if envelope["findings"]:
         lines.append(())
