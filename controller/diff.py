@@ -27,14 +27,16 @@ AGENT = "fleetmem-"
 """Names of the agent's own processes: looking at a host is no change of it."""
 
 _PID = re.compile(r" [0-9]{1,10}\Z")
+_SEVERAL = re.compile(r"[0-9]{1,10} owners\Z")
 _SEARCHED_RUNS = 500
 
 
 def changes(before: Snapshot, after: Snapshot) -> Diff:
     """What *after* has more or less than *before*. Pure.
 
-    A process is found again by its name: its pid may have changed. A row that one side did
-    not know has no ``change_bytes``; rows of one side only count as 0 on the other.
+    A process is found again by its name: its pid may have changed. What several owners share is
+    one row, however many they are: the agent at work is among those of a library. A row that
+    one side did not know has no ``change_bytes``; rows of one side only count as 0 on the other.
     """
     old, new = _sums(before), _sums(after)
     rows: list[Change] = []
@@ -81,6 +83,8 @@ def _sums(section: Snapshot) -> dict[tuple[Any, ...], int | None]:
 
 def _key(row: Row) -> tuple[Any, ...]:
     owner = None if row["owner"] is None else _PID.sub("", row["owner"])
+    if owner is not None and _SEVERAL.match(owner):
+        owner = "several owners"
     return (row["backing"], owner, row["location"], row["lifetime"])
 
 

@@ -207,11 +207,17 @@ class CacheEnd:
     seconds: float | None
 
 
+WOULD_BE = {"auto": "migrated or dropped", "migrate": "migrated", "drop": "dropped"}
+"""What a plan does to pages, by ``--cache-mode``."""
+
+
 def verdict(plan: CachePlan, end: CacheEnd | None) -> tuple[str, str]:
     """The host's verdict and its evidence; *end* None: nothing was changed."""
     if end is None:
         if plan.targets:
-            return "planned", f"{len(plan.targets)} files would leave memory"
+            number = len(plan.targets)
+            files = f"{number} file{'' if number == 1 else 's'}"
+            return "planned", f"{files} would be {WOULD_BE[plan.mode]}"
         why = "; ".join(plan.problems[:2])
         if plan.spared:
             reasons = list(dict.fromkeys(one.why for one in plan.spared))

@@ -8,6 +8,7 @@ from typing import Any
 from fleetmem.controller.aggregate import fold_hosts, fold_numbers, template
 from fleetmem.controller.envelope import HostEntry
 from fleetmem.controller.memory_table import directory
+from fleetmem.controller.reclaim.cache import WOULD_BE
 from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
 from fleetmem.controller.render.next_steps import next_lines
 from fleetmem.controller.render.safe import safe
@@ -130,7 +131,7 @@ def _said(entry: HostEntry) -> tuple[str, str]:
         size = sum(one["before_bytes"] for one in cache["files"])
         files = len(cache["files"])
         said = f"{thousands(files)} {'file' if files == 1 else 'files'}"
-        return word, f"{said}, {_gib(size)} GiB would leave memory"
+        return word, f"{said}, {_gib(size)} GiB would be {WOULD_BE[cache['mode']]}"
     if word == "reclaimed":
         took = section["rungs"][-1]["seconds"] if section["rungs"] else None
         parts = []
@@ -212,4 +213,5 @@ def describe_cache(entries: Sequence[HostEntry]) -> tuple[str, int]:
         files += len(rows)
         hosts += bool(rows)
         size += sum(one["before_bytes"] for one in rows)
-    return f"{_gib(size)} GiB of file pages ({count(files, 'file')})", hosts
+    many = f"{thousands(files)} {'file' if files == 1 else 'files'}"
+    return f"{_gib(size)} GiB of file pages ({many})", hosts

@@ -80,7 +80,7 @@ def _title(entries: Sequence[HostEntry]) -> list[Line]:
         name = "PLAN"
         per_host = [len(entry["reclaim"]["targets"]) for entry in entries]
         what = count(sum(per_host), "process", "processes")
-        what += f" on {sum(map(bool, per_host))}"
+        what += f" on {count(sum(map(bool, per_host)), 'host')}" if any(per_host) else ""
         parts = [count(len(entries), "host"), _gpus(entries), what]
     if not any(entry["reclaim"]["rungs"] for entry in entries):
         parts.append("nothing has been changed")

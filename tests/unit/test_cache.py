@@ -299,6 +299,8 @@ def test_many_files_are_counted_in_thousands() -> None:
     planned["reclaim"]["cache"]["files"] *= 600
     lines = [plain(line) for line in cache_result_lines([planned])]
     assert lines[0].startswith("! planned     h1: 1 200 files, ")
+    assert lines[0].endswith(" GiB would be migrated or dropped")
+    assert describe_cache([planned])[0].endswith(" (1 200 files)")
 
 
 def test_the_screen_of_many_hosts_folds_them() -> None:

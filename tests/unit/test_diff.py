@@ -70,6 +70,17 @@ def test_a_process_is_found_again_under_another_pid() -> None:
     assert found["same_boot"] is True
 
 
+def test_a_library_that_one_more_process_maps_is_no_change() -> None:
+    old, new = host(100), host(100)
+    people = [process(pid, f"p{pid}", 0) for pid in (42, 43)]
+    for found, pids in ((old, [41, 42]), (new, [41, 42, 43])):
+        found["processes.memory"]["processes"] += people
+        found["pagecache.files"]["files"][0]["mapped_by"] = pids
+    owners = {row["owner"] for found in (old, new) for row in snapshot(found)["table"]}
+    assert owners >= {"2 owners", "3 owners"}
+    assert changes(snapshot(old), snapshot(new))["rows"] == []
+
+
 def test_a_gpu_is_named_by_its_index() -> None:
     old, new = host(100), host(100)
     new["gpu.processes"]["gpus"][0]["processes"] = []
