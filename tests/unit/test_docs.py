@@ -7,6 +7,9 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
+from fleetmem.controller.cli import main
 from fleetmem.controller.envelope import VERDICTS
 
 ROOT = Path(__file__).parent.parent.parent
@@ -47,3 +50,15 @@ def expand(path: str) -> list[str]:
     if not found:
         return [path.rstrip("/")]
     return [(found[1] + part + found[3]).rstrip("/") for part in found[2].split(",")]
+
+
+def test_the_files_that_the_snapshot_page_shows_are_sound(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its engine and its playbook pass the check that it recommends."""
+    page = (ROOT / "docs" / "snapshot.md").read_text("utf-8")
+    engine, playbook = re.findall(r"^```yaml\n(.*?)^```", page, re.MULTILINE | re.DOTALL)
+    (tmp_path / "nanoserve.yaml").write_text(engine, "utf-8")
+    (tmp_path / "mine.yaml").write_text(playbook, "utf-8")
+    for name in ("nanoserve.yaml", "mine.yaml"):
+        assert main(["playbooks", "check", str(tmp_path / name)]) == 0, capsys.readouterr().out
