@@ -20,9 +20,9 @@ def problems_of(path: str) -> list[Problem]:
 
         yaml_nodes.check(document, RuleFile)
     elif "engine" in value and "patterns" in value:
-        from fleetmem.controller.startup.pattern_schema import PatternFile
+        from fleetmem.controller.startup.patterns import read_file
 
-        yaml_nodes.check(document, PatternFile)
+        return read_file(path)[1]
     elif any(key in value for key in _OTHER) and "playbook" not in value:
         return []
     else:

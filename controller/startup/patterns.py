@@ -21,7 +21,7 @@ from .prefix import pieces, split_head
 from .template import Template, TemplateError, compile_template
 
 if TYPE_CHECKING:
-    from fleetmem.controller.yaml_nodes import Document
+    from fleetmem.controller.yaml_nodes import Document, Problem
 
 Step = Literal[
     "set", "add", "load_begin", "load_end", "pool", "pool_draft", "pool_end", "graph_begin",
@@ -130,7 +130,7 @@ def load(paths: Iterable[str]) -> Patterns:
     for path in paths:
         patterns, wrong = read_file(path)
         found += patterns
-        problems += wrong
+        problems += map(str, wrong)
     if problems:
         from fleetmem.controller.errors import PlaybookInvalid
 
@@ -161,15 +161,15 @@ def yaml_files(folder: str) -> list[str]:
     return [os.path.normpath(os.path.join(folder, n)) for n in names if n.endswith(".yaml")]
 
 
-def read_file(path: str) -> tuple[list[Pattern], list[str]]:
-    """The patterns of one file and its mistakes as ``file:line:column: …``."""
+def read_file(path: str) -> tuple[list[Pattern], list[Problem]]:
+    """The patterns of one file and its mistakes, those of the patterns' own tests too."""
     from fleetmem.controller import yaml_nodes
 
     from .pattern_schema import PatternFile
 
     document = yaml_nodes.read(path)
     if document.problems:
-        return [], [str(one) for one in document.sorted_problems()]
+        return [], document.sorted_problems()
     model = cast("PatternFile | None", yaml_nodes.check(document, PatternFile))
     found: list[Pattern] = []
     if model is not None:
@@ -181,7 +181,7 @@ def read_file(path: str) -> tuple[list[Pattern], list[str]]:
             pattern = _compile(document, model, number)
             if pattern is not None:
                 found.append(pattern)
-    return found, [str(one) for one in document.sorted_problems()]
+    return found, document.sorted_problems()
 
 
 def _compile(document: Document, model: Any, number: int) -> Pattern | None:

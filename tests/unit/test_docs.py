@@ -62,3 +62,6 @@ def test_the_files_that_the_snapshot_page_shows_are_sound(
     (tmp_path / "mine.yaml").write_text(playbook, "utf-8")
     for name in ("nanoserve.yaml", "mine.yaml"):
         assert main(["playbooks", "check", str(tmp_path / name)]) == 0, capsys.readouterr().out
+    (tmp_path / "nanoserve.yaml").write_text(engine.replace("are there'", "were'"), "utf-8")
+    assert main(["playbooks", "check", str(tmp_path / "nanoserve.yaml")]) == 2
+    assert "nanoserve.yaml:8:13: patterns[0].tests[0]" in capsys.readouterr().out
