@@ -106,7 +106,7 @@ def test_control_groups_of_version_1(page: int, put: Any) -> None:
 
 def test_a_cached_file(page: int) -> None:
     scan = pagecache.Scan(1.0)
-    found = scan.add((b"/data/x", KEY, False, 10 * MIB, 40, 3, 2, None), b"/data/x")
+    found = scan.add((b"/data/x", KEY, False, 10 * MIB, 40, 3, 2, None, False), b"/data/x")
     assert found.resident == 40 * page
     found.nodes = {0: 4, 1: 36}
     row = pagecache._row(scan, KEY, found)
