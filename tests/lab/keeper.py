@@ -175,7 +175,19 @@ def _start(
         machines, seconds = (spec.name,), numa_vm.SECONDS_TO_ANSWER
     state.record(directory, running.created, specs, running.pids, machines)
     _await_exec(pipes)
-    _await_answers(specs, starter, stop, seconds)
+    starts = 1
+    while (ended := _await_answers(specs, starter, stop, seconds)) is not None:
+        name = next((name for name, pid in running.pids.items() if pid == ended), "")
+        if name not in machines or starts == numa_vm.STARTS:
+            raise build.LabError(f"{name}: ended before sshd answered{_log(directory / name)}")
+        os.waitpid(ended, 0)
+        console = directory / name / "console.log"
+        if console.exists():
+            console.rename(console.with_name(f"console-{starts}.log"))
+        starts += 1
+        running.pids[name], pipe = _fork_vm(vm)
+        state.record(directory, running.created, specs, running.pids, machines)
+        _await_exec({pipe: name})
     state.write_client_files(directory, specs, machines)
     # Kept open on purpose: the address range is ours while this process lives.
     reservation.detach()
@@ -262,25 +274,34 @@ def _await_exec(pipes: dict[int, str]) -> None:
 
 def _await_answers(
     specs: list[files.HostSpec], starter: socket.socket, stop: int, seconds: float
-) -> None:
+) -> int | None:
+    """None when all answer; the pid of a child that ended before, not reaped."""
     deadline = time.monotonic() + seconds
     waiting = list(specs)
     while waiting:
         waiting = [spec for spec in waiting if not address.answers(spec.address)]
         if not waiting:
-            return
+            break
         ended = os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-        if ended is not None or time.monotonic() > deadline:
-            raise build.LabError(f"{waiting[0].name}: sshd does not answer{_log(waiting[0])}")
+        if ended is not None:
+            return ended.si_pid
+        if time.monotonic() > deadline:
+            said = _log(Path(waiting[0].home))
+            raise build.LabError(f"{waiting[0].name}: sshd does not answer{said}")
         if select.select([starter.fileno(), stop], [], [], 0.01)[0]:
             raise build.LabError("interrupted")
+    return None
 
 
-def _log(spec: files.HostSpec) -> str:
-    try:
-        lines = Path(spec.home, "sshd.log").read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
+def _log(home: Path) -> str:
+    """The last line that a host's sshd, or a machine's emulator and kernel, said."""
+    lines: list[str] = []
+    for name in ("sshd.log", "console.log"):
+        try:
+            lines += (home / name).read_text("utf-8", "replace").split("\n")
+        except OSError:
+            continue
+    lines = [line.strip() for line in lines if line.strip()]
     return f": {lines[-1]}" if lines else ""
 
 

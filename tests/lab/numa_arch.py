@@ -17,7 +17,9 @@ class Arch:
     """``name`` and ``kernel`` are Debian's, ``page_bytes`` is that kernel's page size.
 
     ``modules`` are loaded at boot beside those that all need. ``firmware``: a file of the
-    package of that name, from the image. ``install``: what the machine needs installed here.
+    package of that name, from the image. ``append``: more words for the kernel (an emulated timer
+    is late on a busy machine, and the check of it a panic). ``install``: what the machine needs
+    installed here.
     ``unpacked``: no program of the image runs here, so it is made without maintainer scripts.
     """
 
@@ -32,6 +34,7 @@ class Arch:
     machine: tuple[str, ...]
     hot_added: str
     console: str
+    append: tuple[str, ...]
     install: str
     unpacked: bool
 
@@ -50,6 +53,7 @@ AMD64 = Arch(
     machine=("-M", "q35", "-cpu", "max"),
     hot_added="pc-dimm,id=dimm0,memdev=hbm,node=1",
     console="ttyS0",
+    append=("no_timer_check",),
     install=f"qemu-system-x86 {COMMON}",
     unpacked=False,
 )
@@ -67,6 +71,7 @@ ARM64 = Arch(
     machine=("-M", "virt,gic-version=3", "-cpu", "max,pauth-impdef=on"),
     hot_added="virtio-mem-pci,id=dimm0,memdev=hbm,node=1,requested-size={size}",
     console="ttyAMA0",
+    append=(),
     install=f"qemu-system-arm gcc-aarch64-linux-gnu libc6-dev-arm64-cross {COMMON}",
     unpacked=True,
 )

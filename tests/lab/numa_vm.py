@@ -22,6 +22,10 @@ from tests.lab.numa_arch import Arch
 MIB = 1 << 20
 CPU_MIB, GPU_MIB, DATA_MIB = 1024, 2048, 8192
 SECONDS_TO_ANSWER = 400.0
+STARTS = 3
+"""An emulated kernel can panic while it starts, over timers that a busy machine serves late. One
+that ended before it answered is started again so often; the console of each is kept."""
+
 APPEND = (
     "console={console} loglevel=4 panic=-1 init_on_alloc=0 numa_balancing=disable mitigations=off "
     "memhp_default_state=online_movable"
@@ -141,7 +145,7 @@ def command(vm: Vm) -> list[str]:
     words += ["-kernel", str(vm.image.kernel), "-initrd", str(vm.image.initrd)]
     if vm.arch.firmware:
         words += ["-bios", str(vm.image.firmware)]
-    words += ["-append", APPEND.format(console=vm.arch.console)]
+    words += ["-append", " ".join([APPEND.format(console=vm.arch.console), *vm.arch.append])]
     for at, disk in enumerate(disks):
         words += ["-drive", disk, "-device", f"virtio-blk-pci,drive=d{at}"]
     words += ["-netdev", f"user,id=n0,restrict=on,{forward}"]
