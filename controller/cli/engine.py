@@ -7,7 +7,7 @@ import re
 import shlex
 import signal
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller.cli.options import Common
 from fleetmem.controller.envelope import Envelope
@@ -18,6 +18,10 @@ from fleetmem.controller.errors import (
     Terminated,
     UsageError,
 )
+from fleetmem.controller.exit_codes import exit_code
+
+if TYPE_CHECKING:
+    from fleetmem.controller.cli.live import Live
 
 _CODES = {signal.SIGINT: EXIT_SIGINT, signal.SIGTERM: EXIT_SIGTERM}
 
@@ -88,6 +92,30 @@ def run_lookup(run: str, outcome: str) -> Iterable[str]:
         return history.hosts_by(run, outcome)
     finally:
         history.close()
+
+
+def answered(
+    ask: Callable[[], Awaitable[Envelope]],
+    live: Live,
+    common: Common,
+    plan_only: Callable[[], bool] = lambda: False,
+) -> tuple[Envelope, int]:
+    """The envelope that *ask* gives, events shown meanwhile, and the process status, which stands
+    in it too. ``plan_only`` says afterwards whether a plan was all that was wanted."""
+
+    async def work() -> Envelope:
+        async with live.ticking():
+            return await ask()
+
+    envelope, signal_code = run(work, live.note)
+    status = exit_code(
+        envelope,
+        plan_only=plan_only(),
+        fail_on=None if common.fail_on == "never" else common.fail_on,
+        interrupted=signal_code,
+    )
+    envelope["run"]["exit_code"] = status
+    return envelope, status
 
 
 def run(

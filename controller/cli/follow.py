@@ -9,8 +9,6 @@ from fleetmem.controller.cli import engine
 from fleetmem.controller.cli.live import Live
 from fleetmem.controller.cli.options import Common
 from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.envelope import Envelope
-from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.render.follow import follow_lines
 from fleetmem.controller.render.snapshot_svg import snapshot_svg
 from fleetmem.controller.render.table_rows import table_rows
@@ -36,18 +34,7 @@ def follow(
         if event["kind"] == "follow":
             live.note(f"{event['host']}: {event['text']}")
 
-    async def work() -> Envelope:
-        async with live.ticking():
-            envelope: Envelope = await fleet.follow_start(options, on_event)
-            return envelope
-
-    envelope, signal_code = engine.run(work, live.note)
-    status = exit_code(
-        envelope,
-        fail_on=None if common.fail_on == "never" else common.fail_on,
-        interrupted=signal_code,
-    )
-    envelope["run"]["exit_code"] = status
+    envelope, status = engine.answered(lambda: fleet.follow_start(options, on_event), live, common)
     engine.name_inventory(envelope, common.inventory)
     screen.lines(follow_lines(envelope, bool(look.files)))
     if screen.picture:

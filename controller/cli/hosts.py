@@ -11,14 +11,12 @@ from fleetmem.controller.cli.live import Live
 from fleetmem.controller.cli.options import Command, Common, common, option
 from fleetmem.controller.cli.screen import Screen
 from fleetmem.controller.envelope import (
-    Envelope,
     HostEntry,
     finish,
     new_envelope,
     new_host,
     new_run,
 )
-from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.render.hosts import checked_lines, resolved_lines
 
 _ABOUT = """Show what a selector resolves to.
@@ -71,19 +69,7 @@ def _resolved(host: Any) -> HostEntry:
 
 def _check(fleet: Any, common: Common, screen: Screen) -> int:
     live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
-
-    async def work() -> Envelope:
-        async with live.ticking():
-            envelope: Envelope = await fleet.check(live.on_event)
-            return envelope
-
-    envelope, signal_code = engine.run(work, live.note)
-    status = exit_code(
-        envelope,
-        fail_on=None if common.fail_on == "never" else common.fail_on,
-        interrupted=signal_code,
-    )
-    envelope["run"]["exit_code"] = status
+    envelope, status = engine.answered(lambda: fleet.check(live.on_event), live, common)
     engine.name_inventory(envelope, common.inventory)
     screen.lines(checked_lines(envelope))
     screen.data(envelope)

@@ -17,7 +17,6 @@ from fleetmem.controller.cli.values import cap, host_paths, span
 from fleetmem.controller.cli.values import pids as pid_list
 from fleetmem.controller.envelope import Envelope, HostEntry
 from fleetmem.controller.errors import PlanInvalid, UsageError
-from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.gpu_scope import parse as parse_gpus
 from fleetmem.controller.reclaim.options import (
     CACHE_MODES,
@@ -266,19 +265,12 @@ def _reclaim(
         refused = not agreed
         return agreed
 
-    async def work() -> Envelope:
-        async with live.ticking():
-            envelope: Envelope = await fleet.reclaim(options, approve, on_event, stored)
-            return envelope
-
-    envelope, signal_code = engine.run(work, live.note)
-    status = exit_code(
-        envelope,
-        plan_only=refused or (options.dry_run and options.detailed_exitcode),
-        fail_on=None if common.fail_on == "never" else common.fail_on,
-        interrupted=signal_code,
+    envelope, status = engine.answered(
+        lambda: fleet.reclaim(options, approve, on_event, stored),
+        live,
+        common,
+        plan_only=lambda: refused or (options.dry_run and options.detailed_exitcode),
     )
-    envelope["run"]["exit_code"] = status
     if plan_out is not None:
         _write_plans(plan_out, envelope["run"]["id"], options, plans)
     engine.name_inventory(envelope, common.inventory)

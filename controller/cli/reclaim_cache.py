@@ -9,9 +9,8 @@ from fleetmem.controller.cli import ask, engine
 from fleetmem.controller.cli.live import Live
 from fleetmem.controller.cli.options import Common
 from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.envelope import Envelope, HostEntry
+from fleetmem.controller.envelope import HostEntry
 from fleetmem.controller.errors import UsageError
-from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.render.cache import cache_plan_lines, cache_result_lines, describe_cache
 from fleetmem.controller.render.size import count
@@ -72,19 +71,12 @@ def reclaim_cache(fleet: Any, options: ReclaimOptions, common: Common, screen: S
         refused = not agreed
         return agreed
 
-    async def work() -> Envelope:
-        async with live.ticking():
-            envelope: Envelope = await fleet.reclaim(options, approve, on_event)
-            return envelope
-
-    envelope, signal_code = engine.run(work, live.note)
-    status = exit_code(
-        envelope,
-        plan_only=refused or (options.dry_run and options.detailed_exitcode),
-        fail_on=None if common.fail_on == "never" else common.fail_on,
-        interrupted=signal_code,
+    envelope, status = engine.answered(
+        lambda: fleet.reclaim(options, approve, on_event),
+        live,
+        common,
+        plan_only=lambda: refused or (options.dry_run and options.detailed_exitcode),
     )
-    envelope["run"]["exit_code"] = status
     engine.name_inventory(envelope, common.inventory)
     if not screen.table:
         screen.data(envelope)

@@ -10,9 +10,7 @@ from fleetmem.controller.cli import engine
 from fleetmem.controller.cli.live import Live
 from fleetmem.controller.cli.options import Command, Common, common
 from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.envelope import Envelope
 from fleetmem.controller.errors import UsageError
-from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.playbook import LOGS
 from fleetmem.controller.render.findings import folded_lines
 
@@ -44,18 +42,9 @@ def command(common: Common, playbook: str) -> int:
 def _run(fleet: Any, playbook: str, common: Common, screen: Screen) -> int:
     live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
 
-    async def work() -> Envelope:
-        async with live.ticking():
-            envelope: Envelope = await fleet.run_playbooks([playbook], live.on_event, "run")
-            return envelope
-
-    envelope, signal_code = engine.run(work, live.note)
-    status = exit_code(
-        envelope,
-        fail_on=None if common.fail_on == "never" else common.fail_on,
-        interrupted=signal_code,
+    envelope, status = engine.answered(
+        lambda: fleet.run_playbooks([playbook], live.on_event, "run"), live, common
     )
-    envelope["run"]["exit_code"] = status
     screen.lines(folded_lines(envelope, 1))
     screen.data(envelope)
     return status

@@ -14,8 +14,6 @@ from fleetmem.controller.cli.live import Live
 from fleetmem.controller.cli.options import Command, Common, common, option
 from fleetmem.controller.cli.screen import Screen
 from fleetmem.controller.cli.values import host_paths, span
-from fleetmem.controller.envelope import Envelope
-from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.render.line import WIDTH
 from fleetmem.controller.render.snapshot import host_lines, snapshot_lines
 from fleetmem.controller.render.snapshot_svg import snapshot_svg
@@ -130,18 +128,7 @@ def _snapshot(fleet: Any, options: SnapshotOptions, common: Common, screen: Scre
             shown = True
             live.show(host_lines(event["entry"], event["section"], event["run"], min(width, WIDTH)))
 
-    async def work() -> Envelope:
-        async with live.ticking():
-            envelope: Envelope = await fleet.snapshot(options, on_event)
-            return envelope
-
-    envelope, signal_code = engine.run(work, live.note)
-    status = exit_code(
-        envelope,
-        fail_on=None if common.fail_on == "never" else common.fail_on,
-        interrupted=signal_code,
-    )
-    envelope["run"]["exit_code"] = status
+    envelope, status = engine.answered(lambda: fleet.snapshot(options, on_event), live, common)
     asked = bool(options.files)
     screen.lines(snapshot_lines(envelope, asked, min(width, WIDTH), places_shown=shown))
     if screen.picture:
