@@ -338,8 +338,9 @@ class NumaNode(TypedDict):
 
     The parts are disjoint and add up to ``total_bytes``: free file anon shmem slab hugetlb
     kernel device unaccounted. ``file_bytes`` has neither shmem nor swap cache in it;
-    ``kernel_bytes`` is stacks, page tables and ``percpu_bytes`` (free pages on per-CPU
-    lists). ``device_bytes`` is what the kernel itself counts for drivers (``None`` where it
+    ``kernel_bytes`` is stacks, page tables, ``percpu_bytes`` (free pages on per-CPU lists) and
+    ``vmalloc_bytes``, in which the stacks are (``None`` where it may not be read: only root
+    may). ``device_bytes`` is what the kernel itself counts for drivers (``None`` where it
     counts nothing); ``unaccounted_bytes`` is the remainder and may be a few MiB below zero,
     since the counters are not of one moment. All other figures are views of these parts.
 
@@ -365,6 +366,7 @@ class NumaNode(TypedDict):
     device_bytes: int | None
     unaccounted_bytes: int
     kernel_stack_bytes: int
+    vmalloc_bytes: int | None
     page_tables_bytes: int
     percpu_bytes: int | None
     low_watermark_bytes: int | None
@@ -637,12 +639,17 @@ class ProcessNuma(TypedDict):
 
 
 class DriverMaps(TypedDict):
-    """Mappings of the driver's files; resident where smaps could be read."""
+    """Mappings of the driver's files: address space, and the host's pages in it by share.
+
+    ``uvm``: managed (unified) memory; what of it is not in the host's memory is on a GPU or
+    was never touched. ``pss_bytes``: pages of the driver's own, without those of uvm.
+    """
 
     map_bytes: int
+    pss_bytes: int
     uvm_map_bytes: int
-    uvm_resident_bytes: int | None
-    pinned_resident_bytes: int | None
+    uvm_pss_bytes: int
+    pinned_resident_bytes: int
 
 
 class ProcessMemory(TypedDict):

@@ -81,7 +81,7 @@ async def readings(session: Session) -> dict[str, Reading]:
     found = await asyncio.gather(*(ask(session, name, share=_SHARE) for name in SURVEY))
     rows = dict(zip(SURVEY, found, strict=True))
     if _on_numa_nodes(rows):
-        rows["numa.nodes"] = await ask(session, "numa.nodes", share=_SHARE)
+        rows["numa.nodes"] = await ask(session, "numa.nodes", {"vmalloc": False}, share=_SHARE)
     pids = pids_to_identify(rows)
     if pids:
         rows["processes.identity"] = await ask(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from fleetmem.controller.memory_driver import Part, managed_on_gpus, on_node
 from fleetmem.controller.memory_shapes import (
     CachedFile,
     Gpu,
@@ -17,7 +18,7 @@ from fleetmem.controller.memory_shapes import (
     Segment,
     Snapshot,
 )
-from fleetmem.controller.memory_table import closes, managed_on, table
+from fleetmem.controller.memory_table import closes, table
 
 TOLERANCE_BYTES = 64 << 20
 """A place is explained where less than this is unaccounted: the counters are not of one
@@ -37,12 +38,14 @@ def snapshot(readings: Mapping[str, Any], phase: str | None = None) -> Snapshot:
     gpus = [_gpu(gpu, listed.get(gpu["index"])) for gpu in devices["gpus"]] if devices else []
     processes = _processes(readings, listed, {gpu["index"]: gpu["uuid"] for gpu in gpus})
     found = numa["nodes"] if numa else []
-    nodes = [_node(node, gpus, devices, processes, len(found) == 1) for node in found]
+    nodes = [_node(node, devices) for node in found]
     for gpu in gpus:
         node_id = next((n["id"] for n in nodes if n["gpu_uuid"] == gpu["uuid"]), None)
         gpu["same_as"] = None if node_id is None else f"numa:{node_id}"
         if gpu["same_as"]:
             gpu["unaccounted_bytes"] = None
+    driver = _driver(nodes, gpus, processes)
+    processes.sort(key=_on_gpus, reverse=True)
     cache = readings.get("pagecache.files")
     sees_all = facts is not None and facts["uid"] == 0
     files = [_file(one, sees_all) for one in cache["files"]] if cache else []
@@ -53,6 +56,7 @@ def snapshot(readings: Mapping[str, Any], phase: str | None = None) -> Snapshot:
         processes,
         files,
         _segments(readings.get("shm.segments")) + _unnamed(readings),
+        driver,
         None if swap is None else swap["swap_total_bytes"] - swap["swap_free_bytes"],
     )
     return {
@@ -125,34 +129,19 @@ def _gpu(gpu: Any, processes: list[Any] | None) -> Gpu:
         "used_bytes": used,
         "free_bytes": free,
         "processes_bytes": of_processes,
+        "managed_bytes": None if rest is None else 0,
         "unaccounted_bytes": rest,
     }
 
 
-def _node(
-    node: Any, gpus: Sequence[Gpu], devices: Any, processes: Sequence[Process], alone: bool
-) -> NumaNode:
-    """One node as the section has it.
-
-    What NVML's processes hold on a GPU's node, and managed memory of GPUs on any node, is
-    driver memory that the kernel does not count: it is taken out of the kernel's remainder,
-    never added to it. Only what the kernel has not already called driver memory is taken. A
-    node with CPUs stays a CPU's even where a GPU has no other memory (integrated).
-    """
+def _node(node: Any, devices: Any) -> NumaNode:
+    """One node as the section has it. One with CPUs stays a CPU's even where a GPU has no other
+    memory (integrated)."""
     row = cast(NumaNode, {name: node[name] for name in _NODE_FIELDS})
     uuid = row["gpu_uuid"] or _uuid_of(node["id"], devices)
-    gpu = next((gpu for gpu in gpus if gpu["uuid"] == uuid), None)
     row["gpu_uuid"] = uuid
     if uuid is not None:
         row["kind"] = "cpu" if node["cpus"] else "gpu"
-    rest = row["unaccounted_bytes"]
-    held = gpu["processes_bytes"] if gpu is not None else None
-    managed = sum(managed_on(process, str(node["id"]), alone) for process in processes)
-    if (held is not None or managed) and rest is not None:
-        known = row["device_bytes"] or 0
-        more = max(0, min(max(held or 0, managed) - known, rest))
-        row["device_bytes"] = known + more
-        row["unaccounted_bytes"] = rest - more
     return row
 
 
@@ -161,6 +150,59 @@ def _uuid_of(node_id: int, devices: Any) -> str | None:
         return None
     found = (gpu["uuid"] for gpu in devices["gpus"] if gpu["numa_node"] == node_id)
     return next(found, None)
+
+
+def _driver(
+    nodes: Sequence[NumaNode], gpus: Sequence[Gpu], processes: Sequence[Process]
+) -> dict[str, list[Part]]:
+    """Who has driver memory of each node and managed memory of each GPU, by location; the
+    places' own figures follow.
+
+    The kernel does not count such memory, or only part of it, so it is taken out of what is
+    unaccounted there, never added: what the kernel calls driver memory is not taken again.
+    """
+    found: dict[str, list[Part]] = {}
+    rests: dict[str, int] = {}
+    views: dict[str, NumaNode] = {}
+    for node in nodes:
+        gpu = next((gpu for gpu in gpus if gpu["uuid"] == node["gpu_uuid"]), None)
+        parts = found[f"numa:{node['id']}"] = on_node(node, gpu, processes, len(nodes) == 1)
+        rest = node["unaccounted_bytes"]
+        if rest is None:
+            continue
+        if parts or (gpu is not None and gpu["processes_bytes"] is not None):
+            known = node["device_bytes"] or 0
+            _to_device(node, min(sum(part.size_bytes for part in parts) - known, rest))
+        if gpu is not None and node["kind"] == "gpu":
+            views[gpu["uuid"]] = node
+            rests[gpu["uuid"]] = node["unaccounted_bytes"] or 0
+    for gpu in gpus:
+        if gpu["unaccounted_bytes"] is not None:
+            rests[gpu["uuid"]] = gpu["unaccounted_bytes"]
+    uuids = {gpu["uuid"]: gpu for gpu in gpus}
+    for uuid, parts in managed_on_gpus(rests, processes).items():
+        size = sum(part.size_bytes for part in parts)
+        if uuid in views:
+            node = views[uuid]
+            found[f"numa:{node['id']}"] += parts
+            _to_device(node, size)
+        else:
+            found[f"gpu:{uuid}"] = parts
+            gpu = uuids[uuid]
+            gpu["managed_bytes"] = size
+            gpu["unaccounted_bytes"] = rests[uuid] - size
+        for process in processes:
+            mine = sum(part.size_bytes for part in parts if part.pid == process["pid"])
+            if mine:
+                process["managed_by_gpu"][uuid] = mine
+    return found
+
+
+def _to_device(node: NumaNode, size_bytes: int) -> None:
+    """Move that much, if it is any, from the unaccounted of *node* to driver memory."""
+    more = max(0, size_bytes)
+    node["device_bytes"] = (node["device_bytes"] or 0) + more
+    node["unaccounted_bytes"] = (node["unaccounted_bytes"] or 0) - more
 
 
 # --- processes, files, segments ------------------------------------------------------------
@@ -183,8 +225,12 @@ def _processes(
     rows = reading["processes"] if reading else []
     found = [_process(row, who.get(row["pid"]), held.pop(row["pid"], {})) for row in rows]
     found += [_only_listed(pid, who.get(pid), gpus) for pid, gpus in held.items()]
-    found.sort(key=lambda one: -sum(size or 0 for size in one["gpus"].values()))
     return found
+
+
+def _on_gpus(process: Process) -> int:
+    sizes = (*process["gpus"].values(), *process["managed_by_gpu"].values())
+    return sum(size or 0 for size in sizes)
 
 
 def _process(row: Any, identity: Any, gpus: dict[str, int | None]) -> Process:
@@ -195,7 +241,9 @@ def _process(row: Any, identity: Any, gpus: dict[str, int | None]) -> Process:
     shared = sizes["anon"] is None
     numa = row["numa"]
     driver = row["driver"]
-    managed = (driver["uvm_resident_bytes"] or None) if driver else None
+    managed = (driver["uvm_pss_bytes"] or None) if driver else None
+    own = (driver["pss_bytes"] or None) if driver else None
+    file = row["file_bytes"] if shared else sizes["file"]
     swapped = share["swap_pss_bytes"] if share else None
     return {
         "pid": row["pid"],
@@ -204,15 +252,19 @@ def _process(row: Any, identity: Any, gpus: dict[str, int | None]) -> Process:
         "user": row["user"],
         "owner": _owner(identity),
         "anon_bytes": row["anon_bytes"] if shared else sizes["anon"],
-        "file_bytes": row["file_bytes"] if shared else sizes["file"],
+        "file_bytes": None if file is None else max(0, file - (managed or 0) - (own or 0)),
         "shmem_bytes": row["shmem_bytes"] if shared else sizes["shmem"],
         "swap_bytes": row["swap_bytes"] if swapped is None else swapped,
         "pinned_bytes": driver["pinned_resident_bytes"] if driver else row["pinned_bytes"],
+        "driver_bytes": own,
         "managed_bytes": managed,
+        "managed_map_bytes": (driver["uvm_map_bytes"] or None) if driver else None,
         "shared": shared,
         "anon_by_numa_node": _by_node(numa, "anon_bytes", sizes["anon"]),
+        "driver_by_numa_node": _by_node(numa, "driver_bytes", own),
         "managed_by_numa_node": _by_node(numa, "managed_bytes", managed),
         "gpus": gpus,
+        "managed_by_gpu": {},
     }
 
 
@@ -241,11 +293,15 @@ def _only_listed(pid: int, identity: Any, gpus: dict[str, int | None]) -> Proces
         "shmem_bytes": None,
         "swap_bytes": None,
         "pinned_bytes": identity["pinned_bytes"] if identity else None,
+        "driver_bytes": None,
         "managed_bytes": None,
+        "managed_map_bytes": None,
         "shared": True,
         "anon_by_numa_node": None,
+        "driver_by_numa_node": None,
         "managed_by_numa_node": None,
         "gpus": gpus,
+        "managed_by_gpu": {},
     }
 
 

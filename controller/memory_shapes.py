@@ -44,7 +44,8 @@ class NumaNode(TypedDict):
 
 class Gpu(TypedDict):
     """One GPU. ``same_as`` is ``numa:N`` where its memory is that NUMA node: a view of it,
-    never another pile. ``processes_bytes`` is what NVML's lists add up to."""
+    never another pile. ``processes_bytes`` is what NVML's lists add up to, ``managed_bytes``
+    what else is managed memory of processes, at most."""
 
     index: int
     uuid: str
@@ -55,6 +56,7 @@ class Gpu(TypedDict):
     used_bytes: int | None
     free_bytes: int | None
     processes_bytes: int | None
+    managed_bytes: int | None
     unaccounted_bytes: int | None
 
 
@@ -62,8 +64,11 @@ class Process(TypedDict):
     """One process. ``anon_bytes`` and ``shmem_bytes`` are its proportional share where
     ``shared`` is false, its resident size (others may share it) where true.
 
-    ``gpus`` maps a GPU's uuid to what NVML says it holds there. ``managed_bytes``: pages of
-    managed (unified) GPU memory in the host's nodes now, ``None`` where it has none.
+    ``gpus`` maps a GPU's uuid to what NVML says it holds there, ``managed_by_gpu`` to managed
+    (unified) memory that it could have there, at most. ``managed_bytes``: pages of managed
+    memory in the host's nodes now, ``managed_map_bytes`` its address space, ``driver_bytes``:
+    pages that the driver keeps in the host's nodes for it; each ``None`` where it has none.
+    ``file_bytes`` has none of them in it.
     """
 
     pid: int
@@ -76,11 +81,15 @@ class Process(TypedDict):
     shmem_bytes: int | None
     swap_bytes: int | None
     pinned_bytes: int | None
+    driver_bytes: int | None
     managed_bytes: int | None
+    managed_map_bytes: int | None
     shared: bool
     anon_by_numa_node: dict[str, int] | None
+    driver_by_numa_node: dict[str, int] | None
     managed_by_numa_node: dict[str, int] | None
     gpus: dict[str, int | None]
+    managed_by_gpu: dict[str, int]
 
 
 class CachedFile(TypedDict):

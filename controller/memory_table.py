@@ -11,6 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from fleetmem.controller.memory_driver import Part, label, on
 from fleetmem.controller.memory_shapes import (
     NOBODY,
     Backing,
@@ -66,9 +67,13 @@ def table(
     processes: Sequence[Process],
     files: Sequence[CachedFile],
     segments: Sequence[Segment],
+    driver: Mapping[str, Sequence[Part]],
     swap_used_bytes: int | None = None,
 ) -> list[Row]:
-    """The rows of one host, place by place, the largest of each place first."""
+    """The rows of one host, place by place, the largest of each place first.
+
+    *driver*: who has driver memory of each node, and managed memory of each GPU, by location.
+    """
     names = {process["pid"]: label(process) for process in processes}
     only = nodes[0]["id"] if len(nodes) == 1 else None
     rows: list[Row] = []
@@ -80,17 +85,12 @@ def table(
             _files(files, place, names, alone),
             _anonymous(processes, place, alone),
             _shared(segments, place, names, alone),
-            _managed(processes, place, alone),
+            _driver(driver.get(f"numa:{place}", ())),
         )
     for gpu in gpus:
         if gpu["same_as"] is None:
-            rows += _gpu(gpu, processes)
+            rows += _gpu(gpu, processes, driver.get(f"gpu:{gpu['uuid']}", ()))
     return rows + _swap(processes, swap_used_bytes)
-
-
-def label(process: Process) -> str:
-    """Who a process is in the table: its unit or container, else its name and pid."""
-    return process["owner"] or f"{process['name']} {process['pid']}"
 
 
 def closes(rows: Iterable[Row], place: str) -> int | None:
@@ -104,18 +104,18 @@ def closes(rows: Iterable[Row], place: str) -> int | None:
 
 
 def _node(
-    node: NumaNode, files: Owned, anonymous: Owned, shared: Owned, managed: Owned
+    node: NumaNode, files: Owned, anonymous: Owned, shared: Owned, driver: Owned
 ) -> list[Row]:
     place = f"numa:{node['id']}"
     rows = _part("file", node["file_bytes"], place, files, "meminfo: not traced to a file")
     rows += _part("anon", node["anon_bytes"], place, anonymous, "meminfo: of no process seen")
     rows += _part("shmem", node["shmem_bytes"], place, shared, "meminfo: of no object seen")
     if node["device_bytes"]:
-        rows += _part("device", node["device_bytes"], place, managed, "nvml", "driver")
+        rows += _part("device", node["device_bytes"], place, driver, "meminfo", "driver")
     source = {
         "slab": "meminfo: Slab",
         "hugetlb": "huge page pools",
-        "kernel": "meminfo: stacks, page tables, per-CPU lists",
+        "kernel": "stacks, page tables, per-CPU lists, vmalloc",
         "free": "meminfo: MemFree",
         "unaccounted": "the rest of MemTotal",
     }
@@ -186,17 +186,10 @@ def _row(
 # --- who has what of a node ----------------------------------------------------------------
 
 
-def _on(place: str, by_node: Mapping[str, int] | None, whole: int | None, alone: bool) -> int:
-    """Bytes on node *place*; without a breakdown all of it where there is no other node."""
-    if by_node is not None:
-        return by_node.get(place, 0)
-    return whole or 0 if alone else 0
-
-
 def _files(files: Sequence[CachedFile], place: str, names: Mapping[int, str], alone: bool) -> Owned:
     owned: Owned = {}
     for one in files:
-        size = _on(place, one["by_numa_node"], one["resident_bytes"], alone)
+        size = on(place, one["by_numa_node"], one["resident_bytes"], alone)
         if size:
             key = (_mappers(one["mapped_by"], names), "cache")
             pile = owned.setdefault(key, _Pile())  # type: ignore[arg-type]  # a literal
@@ -227,25 +220,17 @@ def _anonymous(processes: Sequence[Process], place: str, alone: bool) -> Owned:
     for process in processes:
         by_node = process["anon_by_numa_node"]
         whole = None if process["shared"] else process["anon_bytes"]
-        size = 0 if whole is None and by_node is None else _on(place, by_node, whole, alone)
+        size = 0 if whole is None and by_node is None else on(place, by_node, whole, alone)
         if size:
             pile = owned.setdefault((label(process), "process"), _Pile())
             pile.add(size, f"pid {process['pid']}")
     return owned
 
 
-def managed_on(process: Process, place: str, alone: bool) -> int:
-    """Bytes of managed GPU memory that *process* has on node *place* now."""
-    return _on(place, process["managed_by_numa_node"], process["managed_bytes"], alone)
-
-
-def _managed(processes: Sequence[Process], place: str, alone: bool) -> Owned:
+def _driver(parts: Sequence[Part]) -> Owned:
     owned: Owned = {}
-    for process in processes:
-        size = managed_on(process, place, alone)
-        if size:
-            pile = owned.setdefault((label(process), "process"), _Pile())
-            pile.add(size, f"managed memory of pid {process['pid']}")
+    for part in parts:
+        owned.setdefault((part.owner, "process"), _Pile()).add(part.size_bytes, part.evidence)
     return owned
 
 
@@ -254,7 +239,7 @@ def _shared(
 ) -> Owned:
     owned: Owned = {}
     for one in segments:
-        size = _on(place, one["by_numa_node"], one["resident_bytes"], alone)
+        size = on(place, one["by_numa_node"], one["resident_bytes"], alone)
         if size:
             lifetime: Lifetime = "persistent" if one["persistent"] else "process"
             key = (_mappers(one["mapped_by"], names), lifetime)
@@ -265,10 +250,11 @@ def _shared(
 # --- GPUs with memory of their own, and swap -----------------------------------------------
 
 
-def _gpu(gpu: Gpu, processes: Sequence[Process]) -> list[Row]:
+def _gpu(gpu: Gpu, processes: Sequence[Process], managed: Sequence[Part]) -> list[Row]:
     place = f"gpu:{gpu['uuid']}"
-    owned: dict[str, _Pile] = {}
+    owned: dict[str | None, _Pile] = {}
     rows = []
+    listed = 0
     for process in processes:
         if gpu["uuid"] not in process["gpus"]:
             continue
@@ -276,15 +262,15 @@ def _gpu(gpu: Gpu, processes: Sequence[Process]) -> list[Row]:
         if size is None:
             rows.append(_row("device", label(process), place, None, [f"pid {process['pid']}"]))
         elif size:
-            owned.setdefault(label(process), _Pile()).add(size, f"pid {process['pid']}")
-    for owner, pile in sorted(owned.items(), key=lambda item: -item[1].size_bytes):
-        evidence = ["nvml", *pile.evidence()]
-        rows.append(_row("device", owner, place, pile.size_bytes, evidence))
-    listed = sum(pile.size_bytes for pile in owned.values())
+            owned.setdefault(label(process), _Pile()).add(size, f"nvml: pid {process['pid']}")
+            listed += size
     gone = (gpu["processes_bytes"] or 0) - listed
     if gone > 0:
-        evidence = ["nvml: numbers that no process has"]
-        rows.append(_row("device", None, place, gone, evidence))
+        owned.setdefault(None, _Pile()).add(gone, "nvml: numbers that no process has")
+    for part in managed:
+        owned.setdefault(part.owner, _Pile()).add(part.size_bytes, part.evidence)
+    for owner, pile in sorted(owned.items(), key=lambda item: -item[1].size_bytes):
+        rows.append(_row("device", owner, place, pile.size_bytes, pile.evidence()))
     if gpu["reserved_bytes"]:
         rows.append(_row("device", "driver", place, gpu["reserved_bytes"], ["nvml"], "boot"))
     if gpu["free_bytes"] is None or gpu["free_bytes"]:

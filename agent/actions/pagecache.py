@@ -234,7 +234,7 @@ def _settle(_: bytes) -> Iterator[object]:
 def _nodes(deadline: float) -> List[NumaNode]:
     for _ in apart.run([b""], _settle, lambda _: "settle", 3.0, deadline, set()):
         pass
-    return numa.numa_nodes()["nodes"]
+    return numa.numa_nodes(vmalloc=False)["nodes"]
 
 
 def _rooms(rows: List[NumaNode], sources: frozenset[int]) -> Dict[int, int]:

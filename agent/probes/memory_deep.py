@@ -9,7 +9,7 @@ from fleetmem.agent.probes import mappings
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Iterator, List, Optional, Tuple
+    from typing import Any, Dict, Iterator, List, Optional
 
 MOST_OBJECTS = 32
 ZERO = b"/dev/zero"
@@ -75,7 +75,13 @@ def kind_of(path: bytes) -> Optional[str]:
 
 def objects(pid: int) -> Any:
     """(shared objects, the driver's mappings or ``None``, proportional size of shared memory
-    without a name) of one process."""
+    without a name) of one process.
+
+    The driver maps host memory of its own over /dev/nvidiactl, managed memory over
+    /dev/nvidia-uvm and, where a GPU's memory is a NUMA node, that memory over its own node, all
+    by vm_insert_page (nv-mmap.c, uvm.c of the open modules 580): counted pages, in RssFile, but
+    in no counter of a node. Other mappings of a GPU's node count no page.
+    """
     found: Dict[mappings.Key, Dict[str, Any]] = {}
     driver_bytes = uvm_bytes = 0
     unnamed = False
@@ -100,16 +106,17 @@ def objects(pid: int) -> Any:
     rows = sorted(found.values(), key=lambda row: -row["map_bytes"])[:MOST_OBJECTS]
     if not driver_bytes and not unnamed:
         return rows, None, 0
-    resident, unnamed_bytes = sizes(pid)
+    found_sizes = sizes(pid)
     if not driver_bytes:
-        return rows, None, unnamed_bytes
+        return rows, None, found_sizes.unnamed_bytes
     driver = {
         "map_bytes": driver_bytes,
+        "pss_bytes": found_sizes.driver_bytes,
         "uvm_map_bytes": uvm_bytes,
-        "uvm_resident_bytes": resident.get(UVM, 0),
-        "pinned_resident_bytes": resident.get(ZERO, 0),
+        "uvm_pss_bytes": found_sizes.uvm_bytes,
+        "pinned_resident_bytes": found_sizes.pinned_resident_bytes,
     }
-    return rows, driver, unnamed_bytes
+    return rows, driver, found_sizes.unnamed_bytes
 
 
 def is_unnamed(path: bytes) -> bool:
@@ -119,24 +126,37 @@ def is_unnamed(path: bytes) -> bool:
     )
 
 
-def sizes(pid: int) -> Tuple[Dict[bytes, int], int]:
-    """(resident bytes of mappings of the uvm node and of anonymous shared memory, by their
-    path's start; proportional bytes of shared memory without a name), from smaps."""
-    found: Dict[bytes, int] = {}
-    unnamed_bytes = 0
+class Sizes:
+    """What smaps tells: proportional bytes of the driver's mappings (those of the uvm node
+    apart) and of shared memory without a name; resident bytes of anonymous shared memory."""
+
+    __slots__ = ("driver_bytes", "pinned_resident_bytes", "unnamed_bytes", "uvm_bytes")
+
+    def __init__(self) -> None:
+        self.driver_bytes = self.uvm_bytes = self.unnamed_bytes = 0
+        self.pinned_resident_bytes = 0
+
+
+def sizes(pid: int) -> Sizes:
+    """The mappings of one process by what they are of, from smaps."""
+    found = Sizes()
     path = b""
     for line in sysroot.read("/proc/%d/smaps" % pid, 4 * sysroot.LARGE).split(b"\n"):
         if line[:4] == b"Rss:":
-            for wanted in (UVM, ZERO):
-                if path.startswith(wanted):
-                    found[wanted] = found.get(wanted, 0) + int(line.split()[1]) * 1024
+            if path.startswith(ZERO):
+                found.pinned_resident_bytes += int(line.split()[1]) * 1024
         elif line[:4] == b"Pss:":
-            if is_unnamed(path):
-                unnamed_bytes += int(line.split()[1]) * 1024
+            size = int(line.split()[1]) * 1024
+            if path.startswith(UVM):
+                found.uvm_bytes += size
+            elif path.startswith(DRIVER):
+                found.driver_bytes += size
+            elif is_unnamed(path):
+                found.unnamed_bytes += size
         elif b"-" in line[:17]:
             words = line.split(None, 5)
             path = words[5] if len(words) == 6 else b""
-    return found, unnamed_bytes
+    return found
 
 
 def numa_maps(pid: int) -> Optional[Dict[str, Any]]:
@@ -163,6 +183,8 @@ def numa_maps(pid: int) -> Optional[Dict[str, Any]]:
                 backing = "file_bytes" if kind is None else "shmem_bytes"
                 if value.startswith(UVM):
                     backing = "managed_bytes"
+                elif value.startswith(DRIVER):
+                    backing = "driver_bytes"
             elif name == b"huge":
                 backing = "hugetlb_bytes"
             elif name[:1] == b"N" and name[1:].isdigit():

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fleetmem.controller.aggregate import fold_numbers
-from fleetmem.controller.memory_shapes import CachedFile, Snapshot
+from fleetmem.controller.memory_shapes import CachedFile, Process, Snapshot
 from fleetmem.controller.memory_table import directory
 from fleetmem.controller.render.line import Line, left, right
 from fleetmem.controller.render.safe import safe
@@ -177,7 +177,7 @@ def process_lines(section: Snapshot) -> list[Line]:
         process
         for process in section["processes"]
         if any(
-            (size or 0) * _SHARE >= (totals[uuid][1] or 1)
+            ((size or 0) + _managed(process, uuid)) * _SHARE >= (totals[uuid][1] or 1)
             for uuid, size in process["gpus"].items()
             if uuid in totals
         )
@@ -189,8 +189,10 @@ def process_lines(section: Snapshot) -> list[Line]:
     lines: list[Line] = [((head + numbers, "dim"),)]
     for process in large[:_ROWS]:
         gpus = fold_numbers(totals[uuid][0] for uuid in process["gpus"] if uuid in totals)
-        sizes = list(process["gpus"].values())
-        held = None if None in sizes else sum(size or 0 for size in sizes)
+        held: int | None = 0
+        for uuid, size in process["gpus"].items():
+            known = held is not None and size is not None
+            held = (held or 0) + (size or 0) + _managed(process, uuid) if known else None
         name = process["name"]
         owner = f"{process['owner']} · {name}" if process["owner"] else name
         user = f" ({process['user']})" if process["user"] not in (None, "root") else ""
@@ -202,3 +204,8 @@ def process_lines(section: Snapshot) -> list[Line]:
     if len(large) > _ROWS:
         lines.append(((f"  {len(large) - _ROWS} more; -o json lists all", "dim"),))
     return lines
+
+
+def _managed(process: Process, uuid: str) -> int:
+    """Managed memory it could have there; snapshots of an older history do not say."""
+    return process.get("managed_by_gpu", {}).get(uuid, 0)

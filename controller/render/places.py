@@ -91,7 +91,8 @@ def _node(node: NumaNode, name: str) -> Place:
 def _gpu(gpu: Gpu) -> Place:
     parts: dict[str, int | None] = dict.fromkeys(_PARTS)
     parts["FREE"] = gpu["free_bytes"]
-    parts["CUDA"] = gpu["processes_bytes"]
+    held = gpu["processes_bytes"]
+    parts["CUDA"] = None if held is None else held + (gpu.get("managed_bytes") or 0)
     parts["KERNEL"] = gpu["reserved_bytes"]
     parts["UNACC"] = gpu["unaccounted_bytes"]
     return Place(f"GPU {gpu['index']}", "device", "gpu", gpu["total_bytes"], parts)

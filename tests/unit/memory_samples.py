@@ -33,6 +33,7 @@ def node(number: int, kind: str, cpus: str, **parts: int | None) -> dict[str, An
     row.update({f"{n}_bytes": None if s is None else s * MIB for n, s in sizes.items()})
     for name in (
         "kernel_stack",
+        "vmalloc",
         "page_tables",
         "slab_reclaimable",
         "mapped",

@@ -102,25 +102,32 @@ def test_a_gpu_with_memory_of_its_own_closes() -> None:
     assert gaps(section) == []
 
 
-def managing(mib: int, by_node: dict[str, int] | None) -> dict[str, Any]:
-    """A process with that much managed memory in the host's nodes."""
-    driver = {
-        "map_bytes": 4096 * MIB,
-        "uvm_map_bytes": 4096 * MIB,
-        "uvm_resident_bytes": mib * MIB,
+def mappings(host: float, space: int, driver: float = 0) -> dict[str, Any]:
+    """MiB of managed memory in the host's nodes, its address space, and the driver's own pages."""
+    return {
+        "map_bytes": (space + 70) * MIB,
+        "pss_bytes": int(driver * MIB),
+        "uvm_map_bytes": space * MIB,
+        "uvm_pss_bytes": int(host * MIB),
         "pinned_resident_bytes": 0,
     }
-    nodes = None
-    if by_node is not None:
-        each = {name: {"managed_bytes": size * MIB} for name, size in by_node.items()}
-        nodes = {"by_numa_node": each, "policies": {}}
-    return process(41, "python3", 0, driver=driver, numa=nodes)
+
+
+def by_node(**parts: dict[str, int]) -> dict[str, Any]:
+    """numa_maps in MiB: kind of pages = {node: MiB}."""
+    names = {name for part in parts.values() for name in part}
+    each = {
+        name: {f"{kind}_bytes": part[name] * MIB for kind, part in parts.items() if name in part}
+        for name in names
+    }
+    return {"by_numa_node": each, "policies": {}}
 
 
 def test_managed_memory_in_the_hosts_memory_is_its_process_own() -> None:
     """It is in no counter of the kernel: taken out of what is left, never added."""
     nodes = [node(0, "cpu", "0", total=1000, free=300, anon=100)]
-    section = snapshot(readings(nodes, [], [], {}, [managing(512, None)]))
+    mine = process(41, "python3", 0, driver=mappings(512, 4096))
+    section = snapshot(readings(nodes, [], [], {}, [mine]))
     assert [
         (r["owner"], r["bytes"] // MIB, r["lifetime"]) for r in rows(section, backing="device")
     ] == [("python3 41", 512, "process")]
@@ -128,22 +135,128 @@ def test_managed_memory_in_the_hosts_memory_is_its_process_own() -> None:
     assert gaps(section) == []
 
 
-def test_managed_memory_of_two_nodes_stands_on_each_and_once_on_the_gpus_own() -> None:
-    """On the GPU's node NVML counts it too: the larger of both, and the process's part by name."""
+def test_what_the_driver_keeps_in_the_hosts_memory_for_a_process() -> None:
+    """An H200's context: 70 MiB over nvidiactl and 2 over uvm. The kernel counts them as file
+    pages of the process, and in no counter of the node."""
+    nodes = [node(0, "cpu", "0", total=1000, free=300, anon=100)]
+    own = {**share(0), "pss_file_bytes": 172 * MIB}
+    mine = process(41, "python3", 0, proportional=own, driver=mappings(2, 2, driver=70))
+    section = snapshot(readings(nodes, [], [], {}, [mine]))
+    (row,) = rows(section, backing="device")
+    assert (row["owner"], row["bytes"] // MIB, row["lifetime"]) == ("python3 41", 72, "process")
+    assert row["evidence"] == ["driver memory of pid 41", "managed memory of pid 41"]
+    assert section["processes"][0]["file_bytes"] == 100 * MIB
+    assert gaps(section) == []
+
+
+def test_managed_memory_of_two_nodes_stands_on_each() -> None:
+    """NVML's 200 do not have it in them; pages mapped over the GPU's own node are among them."""
     nodes = [
         node(0, "cpu", "0", total=1000, free=300),
         node(1, "gpu", "", total=2048, free=1000),
     ]
-    processes = [managing(600, {"0": 512, "1": 88})]
-    section = snapshot(readings(nodes, [], None, {0: {41: 200}}, processes))
+    numa = by_node(managed={"0": 512, "1": 88}, driver={"0": 70, "1": 30})
+    mine = process(41, "python3", 0, driver=mappings(600, 600, driver=100), numa=numa)
+    section = snapshot(readings(nodes, [], None, {0: {41: 200}}, [mine]))
     assert [
         (r["location"], r["owner"], r["bytes"] // MIB) for r in rows(section, backing="device")
-    ] == [
-        ("numa:0", "python3 41", 512),
-        ("numa:1", "python3 41", 88),
-        ("numa:1", "driver", 112),
+    ] == [("numa:0", "python3 41", 582), ("numa:1", "python3 41", 288)]
+    assert [n["unaccounted_bytes"] // MIB for n in section["numa_nodes"]] == [118, 760]
+    assert gaps(section) == []
+
+
+def test_who_has_what_of_a_gpu_whose_memory_is_a_node() -> None:
+    """By NVML's lists, as on any GPU; 77 is dead, 150 of the 350 the kernel counts itself."""
+    nodes = [
+        node(0, "cpu", "0", total=1000, free=1000),
+        node(1, "gpu", "", total=2048, free=1000, device=150),
     ]
-    assert section["numa_nodes"][0]["unaccounted_bytes"] == 188 * MIB
+    found = readings(nodes, [], None, {0: {41: 200, 42: 100, 77: 50}},
+                     [process(41, "python3", 0), process(42, "python3", 0)])  # fmt: skip
+    found["gpu.processes"]["gpus"][0]["processes"][2]["state"] = "dead"
+    section = snapshot(found)
+    assert [
+        (r["location"], r["owner"], r["bytes"] // MIB) for r in rows(section, backing="device")
+    ] == [("numa:1", "python3 41", 200), ("numa:1", "python3 42", 100), ("numa:1", None, 50)]
+    assert section["numa_nodes"][1]["unaccounted_bytes"] == 698 * MIB
+    assert gaps(section) == []
+
+
+@pytest.mark.parametrize(
+    ("space", "managed"),
+    [(2050, 2048), (4098, 2057), (1002, 1000), (2, 0)],  # MiB; 2 of them are in the host's
+)
+def test_managed_memory_on_a_gpu_is_on_no_list(space: int, managed: int) -> None:
+    """An H200 whose process touched 2 GiB from the GPU: NVML charges 612 MiB and 2057 are used
+    beside them. At most what is mapped, and not in the host's memory, is the process's."""
+    own = gpu(numa_node=None, total=143771, reserved=615, used=2669, free=140487)
+    mine = process(41, "python3", 0, driver=mappings(2, space))
+    section = snapshot(readings([node(0, "cpu", "0", total=1000, free=900)], [], [own],
+                                {0: {41: 612}}, [mine]))  # fmt: skip
+    (row,) = rows(section, location=f"gpu:{UUID}", owner="python3 41")
+    assert row["bytes"] == (612 + managed) * MIB
+    assert "nvml: pid 41" in row["evidence"]
+    assert section["gpus"][0]["managed_bytes"] == managed * MIB
+    assert section["gpus"][0]["unaccounted_bytes"] == (2057 - managed) * MIB
+    assert gaps(section) == []
+
+
+def test_managed_memory_that_several_could_have_is_nobodys() -> None:
+    """500 MiB used on the GPU, and two processes with 400 each that is not in the host's."""
+    own = gpu(numa_node=None, total=2000, reserved=0, used=700, free=1300)
+    both = [process(pid, "python3", 0, driver=mappings(0, 400)) for pid in (41, 42)]
+    found = readings([node(0, "cpu", "0", total=100, free=100)], [], [own],
+                     {0: {41: 100, 42: 100}}, both)  # fmt: skip
+    section = snapshot(found)
+    assert [(r["owner"], r["bytes"] // MIB) for r in rows(section, location=f"gpu:{UUID}")] == [
+        (None, 500),
+        ("python3 41", 100),
+        ("python3 42", 100),
+        (None, 1300),
+        (None, 0),
+    ]
+    unclear = rows(section, backing="device", owner=None)[0]
+    assert {"41", "42"} <= set(unclear["evidence"][0].split())
+    assert all(not one["managed_by_gpu"] for one in section["processes"])
+    assert gaps(section) == []
+
+
+def test_managed_memory_of_several_is_theirs_where_all_of_it_fits() -> None:
+    own = gpu(numa_node=None, total=2000, reserved=0, used=1000, free=1000)
+    both = [process(pid, "python3", 0, driver=mappings(0, size))
+            for pid, size in ((41, 400), (42, 300))]  # fmt: skip
+    section = snapshot(readings([node(0, "cpu", "0", total=100, free=100)], [], [own],
+                                {0: {41: 100, 42: 100}}, both))  # fmt: skip
+    assert {p["pid"]: p["managed_by_gpu"] for p in section["processes"]} == {
+        41: {UUID: 400 * MIB},
+        42: {UUID: 300 * MIB},
+    }
+    assert section["gpus"][0]["unaccounted_bytes"] == 100 * MIB
+
+
+def test_managed_memory_is_not_given_to_two_gpus() -> None:
+    """One process with 600 MiB mapped, on two GPUs with 500 and 300 unexplained."""
+    other = "GPU-22222222-2222-3333-4444-555555555555"
+    two = [gpu(numa_node=None, total=1000, reserved=0, used=600, free=400),
+           gpu(1, None, other, total=1000, reserved=0, used=400, free=600)]  # fmt: skip
+    mine = process(41, "python3", 0, driver=mappings(0, 600))
+    section = snapshot(readings([node(0, "cpu", "0", total=100, free=100)], [], two,
+                                {0: {41: 100}, 1: {41: 100}}, [mine]))  # fmt: skip
+    assert [one["managed_bytes"] // MIB for one in section["gpus"]] == [500, 100]
+    assert [one["unaccounted_bytes"] // MIB for one in section["gpus"]] == [0, 200]
+    assert gaps(section) == []
+
+
+def test_managed_memory_on_a_gpu_whose_memory_is_a_node() -> None:
+    nodes = [
+        node(0, "cpu", "0", total=1000, free=1000),
+        node(1, "gpu", "", total=2048, free=1000),
+    ]
+    mine = process(41, "python3", 0, driver=mappings(0, 500), numa=by_node())
+    section = snapshot(readings(nodes, [], None, {0: {41: 200}}, [mine]))
+    (row,) = rows(section, location="numa:1", owner="python3 41")
+    assert row["bytes"] == 700 * MIB
+    assert section["numa_nodes"][1]["device_bytes"] == 700 * MIB
     assert gaps(section) == []
 
 
@@ -197,8 +310,7 @@ def test_shared_memory_says_who_keeps_it_and_whether_it_outlives_them() -> None:
         segment("/dev/shm/used", 100, mapped_by=[41], owner_state="live"),
     ]
     pinned = process(41, "python3", 0, proportional=share(0, 500, 400),
-                     driver={"map_bytes": 0, "uvm_map_bytes": 0, "uvm_resident_bytes": None,
-                             "pinned_resident_bytes": 400 * MIB})  # fmt: skip
+                     driver={**mappings(0, 0), "pinned_resident_bytes": 400 * MIB})  # fmt: skip
     section = snapshot(readings(nodes, [], [], {}, [pinned], segments))
     found = [(r["owner"], r["lifetime"], r["bytes"] // MIB) for r in rows(section, backing="shmem")]
     assert found == [

@@ -97,8 +97,9 @@ def test_every_file_beside_them_is_sound_too(folder: str) -> None:
             "p.yaml:3:22: probes[1]: signal.send changes hosts: playbooks call probes only",
         ),
         (
-            HEAD.replace("[numa.nodes]", "[numa.nodes: {path: 1}]") + RULE,
-            "p.yaml:3:23: probes[0].numa.nodes.path: numa.nodes takes no path – it takes: nothing",
+            HEAD.replace("[numa.nodes]", "[numa.nodes, gpu.devices: {path: 1}]") + RULE,
+            "p.yaml:3:36: probes[1].gpu.devices.path: gpu.devices takes no path – it takes:"
+            " nothing",
         ),
         (
             HEAD.replace("numa.nodes", "host.facts") + RULE,

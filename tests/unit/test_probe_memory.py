@@ -103,14 +103,17 @@ def test_the_driver_s_mappings_and_policies(files: Files) -> None:
         "200000000-200200000 rw-s 0 00:05 91 /dev/nvidia-uvm\n"
         "300000000-300400000 rw-s 0 00:01 92 /dev/zero (deleted)\n"
         "400000000-400100000 rw-s 0 00:05 93 /dev/nvidia0\n"
+        "410000000-410200000 rw-s 0 00:05 90 /dev/nvidiactl\n"
         "500000000-500100000 r--p 0 fe:00 94 /usr/lib/libc.so\n"
         "600000000-600100000 rw-s 0 00:1a 95 /dev/shm/kept\n"
         "700000000-700100000 rw-s 0 00:1a 96 /dev/shm/gone (deleted)\n",
     )
     files.put(
         "/proc/7/smaps",
-        "200000000-200200000 rw-s 0 00:05 91 /dev/nvidia-uvm\nRss:  512 kB\nPss: 1 kB\n"
+        "200000000-200200000 rw-s 0 00:05 91 /dev/nvidia-uvm\nRss:  512 kB\nPss: 256 kB\n"
         "300000000-300400000 rw-s 0 00:01 92 /dev/zero (deleted)\nRss:  4096 kB\nPss: 2048 kB\n"
+        "400000000-400100000 rw-s 0 00:05 93 /dev/nvidia0\nRss: 0 kB\nPss: 0 kB\n"
+        "410000000-410200000 rw-s 0 00:05 90 /dev/nvidiactl\nRss: 2048 kB\nPss: 1024 kB\n"
         "500000000-500100000 r--p 0 fe:00 94 /usr/lib/libc.so\nRss:  64 kB\nPss: 32 kB\n"
         "600000000-600100000 rw-s 0 00:1a 95 /dev/shm/kept\nRss: 1024 kB\nPss: 1024 kB\n"
         "700000000-700100000 rw-s 0 00:1a 96 /dev/shm/gone (deleted)\nRss: 9 kB\nPss: 7 kB\n",
@@ -121,21 +124,23 @@ def test_the_driver_s_mappings_and_policies(files: Files) -> None:
         "200000 default file=/dev/shm/x dirty=5 N1=5 kernelpagesize_kB=64\n"
         "300000 default file=/lib/x mapped=1 N0=1 kernelpagesize_kB=4\n"
         "380000 default file=/dev/nvidia-uvm mapped=96 N1=96 kernelpagesize_kB=4\n"
+        "390000 default file=/dev/nvidiactl mapped=512 N0=512 kernelpagesize_kB=4\n"
         "400000 default file=/anon_hugepage\\040(deleted) huge dirty=1 N1=1"
         " kernelpagesize_kB=2048\n",
     )
     found = deep(7)
     assert found["driver"] == {
-        "map_bytes": 3 * MIB,
+        "map_bytes": 5 * MIB,
+        "pss_bytes": 1024 * 1024,
         "uvm_map_bytes": 2 * MIB,
-        "uvm_resident_bytes": 512 * 1024,
+        "uvm_pss_bytes": 256 * 1024,
         "pinned_resident_bytes": 4 * MIB,
     }
     assert found["proportional"]["pss_bytes"] == 8 * 1024
     assert found["proportional"]["pss_anon_bytes"] is None
     assert found["proportional"]["pss_unnamed_shmem_bytes"] == (2048 + 7) * 1024
     assert found["numa"]["by_numa_node"] == {
-        "0": {"anon_bytes": 4096, "file_bytes": 4096},
+        "0": {"anon_bytes": 4096, "file_bytes": 4096, "driver_bytes": 2 * MIB},
         "1": {
             "anon_bytes": 8192,
             "shmem_bytes": 5 * 65536,
@@ -145,7 +150,7 @@ def test_the_driver_s_mappings_and_policies(files: Files) -> None:
     }
     assert found["numa"]["policies"] == {
         "bind:1": 3 * 4096,
-        "default": 5 * 65536 + 4096 + 2 * MIB + 96 * 4096,
+        "default": 5 * 65536 + 4096 + 2 * MIB + 96 * 4096 + 2 * MIB,
     }
 
 

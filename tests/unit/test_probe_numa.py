@@ -134,6 +134,43 @@ def test_every_part_is_its_own(made: Made) -> None:
     assert row["distances"] == [10, 80]
 
 
+VMALLOC = """\
+0x01-0x02   20480 irq_init_percpu_irqstack+0xca/0x100 vmap
+0x02-0x03    8192 acpi_os_map_iomem+0x1bc/0x1e0 phys=0x00000000000a0000 ioremap
+0x03-0x04   20480 kernel_clone+0x94/0x3e0 pages=4 vmalloc N0=4
+0x04-0x05 2101248 os_alloc_mem+0x9d/0x130 [nvidia] pages=512 vmalloc vpages N0=500 N1=12
+0x05-0x06   40960 i915_gem_object_pin_map+0x1/0x2 pages=9 vmap N0=9
+0x07-0x08 2097152 pcpu_get_vm_areas+0x0/0x700 vmalloc
+"""
+
+
+def test_memory_that_the_kernel_took_by_vmalloc(made: Made) -> None:
+    """Stacks are in it; mapped pages and device memory are not. Ordinary users may not read it."""
+    made.node(0, "0-1", 4, KernelStack=16, PageTables=6)
+    made.node(1, "", 4)
+    kernels = {row["id"]: row["kernel_bytes"] for row in numa.numa_nodes()["nodes"]}
+    assert kernels == {0: 22 * 1024, 1: 0}
+    made.put("/proc/vmallocinfo", VMALLOC)
+    reading = numa.numa_nodes()
+    page = reading["page_size_bytes"]
+    rows = {row["id"]: row for row in reading["nodes"]}
+    assert {name: row["vmalloc_bytes"] for name, row in rows.items()} == {
+        0: 504 * page,
+        1: 12 * page,
+    }
+    assert rows[0]["kernel_bytes"] == 504 * page + 6 * 1024
+    assert all(closes(row) for row in rows.values())
+    without = numa.numa_nodes(vmalloc=False)["nodes"][0]
+    assert (without["vmalloc_bytes"], without["kernel_bytes"]) == (None, 22 * 1024)
+
+
+def test_vmalloc_of_a_kernel_without_numa() -> None:
+    line = "0x1-0x2 20480 kernel_clone+0x94/0x3e0 pages=4 vmalloc\n"
+    assert numa.vmalloc_pages(line * 3) == {0: 12}
+    assert numa.vmalloc_pages(line + line[:-10]) == {0: 4}  # cut off
+    assert numa.vmalloc_pages("") is None
+
+
 def test_a_gpu_s_node_by_the_driver(made: Made) -> None:
     made.node(0, "0-71", 4, MemFree=1000)
     made.node(1, "", 96, MemFree=2000)
