@@ -215,7 +215,8 @@ def test_an_assumed_baseline_is_at_most_the_reserve(used: int, assumed: int) -> 
     ("used", "verdict"),
     [
         (90 * GIB + 105 * MIB, "nothing_to_do"),  # 105 MiB beside 48 GiB pinned, on an H200
-        (90 * GIB + 64 * MIB + 922 * MIB, "cannot_attribute"),  # 1 % of 90 GiB is 921.6 MiB
+        # 1 % of 90 GiB is 921.6 MiB, and a context maps 2 MiB over uvm
+        (90 * GIB + 64 * MIB + 924 * MIB, "cannot_attribute"),
     ],
 )
 def test_what_the_driver_charges_to_nobody_is_the_spared_holders(used: int, verdict: str) -> None:
@@ -223,6 +224,39 @@ def test_what_the_driver_charges_to_nobody_is_the_spared_holders(used: int, verd
     found = holding(identity(50, launcher_alive=True), used={0: used})
     made = plan(found, recorded={"GPU-0": 0})
     assert planned(made, found, "a")[0].verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("used", "verdict"),
+    [
+        (612 * MIB + 2057 * MIB, "nothing_to_do"),  # 2 GiB that the GPU touched, on an H200
+        (612 * MIB + 2200 * MIB, "cannot_attribute"),  # more than it has mapped
+    ],
+)
+def test_managed_memory_is_on_no_list_and_its_holders_own(used: int, verdict: str) -> None:
+    found = survey(
+        identity(50, launcher_alive=True),
+        holders=(holder(50, uvm_map_bytes=2050 * MIB),),
+        lists={0: [listed(50, 612 * MIB)]},
+        used={0: used},
+    )
+    made = plan(found, recorded={"GPU-0": 0})
+    assert planned(made, found, "a")[0].verdict == verdict
+
+
+def test_managed_memory_of_a_spared_holder_is_not_asked_back() -> None:
+    """Beside a target of 8 GiB; what the spared one has mapped of it bounds what may stay."""
+    found = survey(
+        identity(50, owner=GONE),
+        identity(51, launcher_alive=True),
+        holders=(holder(50), holder(51, uvm_map_bytes=4098 * MIB)),
+        lists={0: [listed(50, 8 * GIB), listed(51, 612 * MIB)]},
+        used={0: 8 * GIB + 612 * MIB + 4106 * MIB},
+    )
+    made = plan(found, recorded={"GPU-0": 0})
+    assert [target.member.pid for target in made.targets] == [50]
+    share = (612 * MIB) // 100
+    assert made.bounds[0].bound_bytes == 612 * MIB + min(4106 * MIB, 4098 * MIB + share) + 64 * MIB
 
 
 def test_an_unknown_size_of_a_spared_one() -> None:
