@@ -6,22 +6,28 @@ and the column of its place gained must be what was taken; every place must add 
 
 from __future__ import annotations
 
+import json
 import subprocess
 import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from typing import Any
 
-from tests.gpu.table import columns, place_of, section, sums, unaccounted
+from tests.gpu.table import columns, place_of, section, sums
 from tests.gpu.trial import Bench
 
 MIB = 1 << 20
 CONTEXT_MIB = 1200
 """A context costs some 600 MiB of its GPU beside what it allocates; two libraries may add to it."""
 
+CONTEXT_HOST_MIB = 120
+"""A context's own host memory: some 70 MiB that the driver maps, 2 of managed memory."""
+
 NEAR = 0.02
 NOISE_MIB = 64
-REST_SHARE = 0.01
+LOST_MIB = 24
+"""So much may a place lose to what no row explains: the driver's own, 9 to 17 MiB a context."""
 
 
 @dataclass(frozen=True)
@@ -48,12 +54,12 @@ class Case:
 
 @dataclass
 class Row:
-    """What came of a case; sizes are MiB."""
+    """What came of a case; sizes are MiB. ``unaccounted``: by how much that grew, by place."""
 
     about: str
     seen: list[str] = field(default_factory=list)
     gained: dict[str, float] = field(default_factory=dict)
-    unaccounted_share: dict[str, float] = field(default_factory=dict)
+    unaccounted: dict[str, float] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     skipped: str = ""
 
@@ -71,7 +77,7 @@ class Row:
         if self.skipped:
             return f"{self.about} | not run: {self.skipped}"
         gained = ", ".join(f"{name} {size:+.0f}" for name, size in self.gained.items())
-        rest = ", ".join(f"{name} {100 * v:.2f} %" for name, v in self.unaccounted_share.items())
+        rest = ", ".join(f"{name} {change:+.1f}" for name, change in self.unaccounted.items())
         verdict = "FAILED" if self.failures else "ok"
         return f"{self.about} | {'; '.join(self.seen)} | {gained} | {rest} | {verdict}"
 
@@ -146,6 +152,7 @@ def _run(bench: Bench, case: Case, row: Row) -> None:
     pids = bench.stage.build(case.holders, True, 60.0)
     time.sleep(0.3)  # the driver's own counters follow an allocation
     after = section(bench.product)
+    _keep(bench.out, case, pids, {"before": before, "after": after})
     for expect in case.expects:
         _expected(row, after, expect, pids[expect.holder])
     old, new = columns(before), columns(after)
@@ -153,16 +160,26 @@ def _run(bench: Bench, case: Case, row: Row) -> None:
         change = (new.get(key, 0) - old.get(key, 0)) / MIB
         if abs(change) >= NOISE_MIB:
             row.gained[f"{key[0]} {key[1]}"] = round(change, 1)
-    for place, share in unaccounted(after).items():
-        row.unaccounted_share[place] = round(share, 4)
     row.failures += sums(after)
-    for place in {place for place, _ in new}:
+    for place in sorted({place for place, _ in new}):
         lost = (new.get((place, "unaccounted"), 0) - old.get((place, "unaccounted"), 0)) / MIB
-        whole = sum(size for (at, _), size in new.items() if at == place) / MIB
-        row.check(
-            abs(lost) <= max(NOISE_MIB, REST_SHARE * whole),
-            f"{place}: unaccounted changed by {lost:.0f} MiB",
-        )
+        row.unaccounted[place] = round(lost, 1)
+        row.check(abs(lost) <= LOST_MIB, f"{place}: unaccounted changed by {lost:.1f} MiB")
+
+
+def _keep(out: Path, case: Case, pids: dict[str, int], sections: dict[str, Any]) -> None:
+    """Both snapshots, and what /proc says of the holders and the machine, to read afterwards."""
+    kept: dict[str, Any] = {"about": case.about, "pids": pids, **sections, "proc": {}}
+    for name, pid in [*pids.items(), ("machine", 0)]:
+        kinds = ("status", "smaps", "numa_maps") if pid else ("meminfo", "vmallocinfo")
+        for kind in kinds:
+            path = Path("/proc", str(pid) if pid else "", kind)
+            try:
+                kept["proc"][f"{name}.{kind}"] = path.read_text(errors="replace")
+            except OSError:
+                continue
+    with (out / "memory.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(kept) + "\n")
 
 
 def _expected(row: Row, now: dict[str, Any], expect: Expect, pid: int) -> None:
@@ -179,6 +196,8 @@ def _expected(row: Row, now: dict[str, Any], expect: Expect, pid: int) -> None:
     high = expect.mib + max(NOISE_MIB, NEAR * expect.mib)
     if expect.context:
         high += CONTEXT_MIB
+    elif expect.backing == "device" and expect.place == "node":
+        high += CONTEXT_HOST_MIB
     elif expect.backing in ("anon", "shmem"):
         high += 2 * CONTEXT_MIB  # torch's own, and what a context keeps of the host's memory
     row.check(low <= size <= high, f"{expect} is {size:.0f} MiB, not {low:.0f} to {high:.0f}")

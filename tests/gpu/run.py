@@ -134,7 +134,7 @@ def _tell(
         "observations": seen,
     }
     (out / "results.json").write_text(json.dumps(whole, indent=1))
-    print("\nmemory | own row | what places gained, MiB | unaccounted | result")
+    print("\nmemory | own row | what places gained, MiB | of it unaccounted, MiB | result")
     for one in memory:
         print(one.line())
     print("\n" + Result.header())

@@ -77,6 +77,7 @@ def scenes(totals_mib: Sequence[int], pinned_gib: int, port: int) -> list[Scene]
         found.append(_plain("19b", "60 GiB and 16 GiB pinned", gib(60), 16))
     if pinned_gib >= 48:
         found.append(_plain("19c", "60 GiB and 48 GiB pinned", gib(60), 48, seconds=120))
+    found += [_managed(gib(4), gib(8)), _managed_heir(gib(4))]
     found.append(_incident("incident 1", totals_mib[:1], pinned_gib, port))
     if len(totals_mib) > 1:
         found.append(_incident("incident", totals_mib, pinned_gib, port))
@@ -198,6 +199,37 @@ def _untouched(mib: int) -> Scene:
         gpus=(1,),
         needs_gpus=2,
         alone=True,
+    )
+
+
+def _managed(mib: int, other: int) -> Scene:
+    return Scene(
+        row="managed",
+        about="managed memory on the GPU, which no list has, beside one that is ended by pid",
+        holders=[
+            {"name": "managing", "managed_mib": mib, "managed_on": "gpu"},
+            {"name": "other", "device_mib": other},
+        ],
+        classes={"managing": "in_use", "other": "in_use"},
+        default="nothing_to_do",
+        steps=(
+            Step(("--pid", "{other}"), "reclaimed", gone=("other",), alive=("managing",)),
+            Step(("--gpu", "0"), "reclaimed", gone=("managing",)),
+        ),
+        ends=("other", "managing"),
+    )
+
+
+def _managed_heir(mib: int) -> Scene:
+    return Scene(
+        row="managed heir",
+        about="parent with managed memory on the GPU dead, its fork has the files",
+        holders=[{"name": "parent", "managed_mib": mib, "managed_on": "gpu", "fork": True}],
+        classes={"parent.child": "leftover"},
+        default="planned",
+        kill_first=("parent",),
+        steps=(Step((), "reclaimed", gone=("parent.child",)),),
+        ends=("parent.child",),
     )
 
 

@@ -26,17 +26,6 @@ def columns(now: dict[str, Any]) -> dict[tuple[str, str], int]:
     return found
 
 
-def unaccounted(now: dict[str, Any]) -> dict[str, float]:
-    """What no row explains of each place, as a share of it."""
-    rest: dict[str, int] = {}
-    whole: dict[str, int] = {}
-    for (place, backing), size in columns(now).items():
-        if place != "swap":
-            whole[place] = whole.get(place, 0) + size
-            rest[place] = rest.get(place, 0) + (size if backing == "unaccounted" else 0)
-    return {place: rest[place] / size for place, size in whole.items() if size}
-
-
 def sums(now: dict[str, Any]) -> list[str]:
     """What does not add up on the GPUs: rows to the total, and the unexplained below 1 %."""
     wrong = []
