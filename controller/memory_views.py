@@ -51,7 +51,7 @@ class GpuView(TypedDict):
 
 
 class HostView(TypedDict):
-    """One host as a whole. ``off_nodes_bytes``: its memory that no NUMA node has."""
+    """One host as a whole."""
 
     gpu_count: int | None
     gpu_names: str | None
@@ -59,7 +59,6 @@ class HostView(TypedDict):
     kernel: str | None
     page_size_bytes: int | None
     total_bytes: int | None
-    off_nodes_bytes: int | None
     available_bytes: int | None
     shmem_bytes: int | None
     swap_used_bytes: int | None
@@ -225,7 +224,6 @@ def _host(readings: Mapping[str, Any], section: Snapshot) -> Rows:
     devices = readings.get("gpu.devices")
     memory = numa["memory"] if numa else None
     driver = numa["driver"] if numa else None
-    on_nodes = sum(node["total_bytes"] for node in numa["nodes"]) if numa else 0
     names = sorted({str(gpu["name"]) for gpu in devices["gpus"]}) if devices else None
     return [
         {
@@ -235,7 +233,6 @@ def _host(readings: Mapping[str, Any], section: Snapshot) -> Rows:
             "kernel": facts["kernel"] if facts else None,
             "page_size_bytes": section["page_size_bytes"],
             "total_bytes": memory["total_bytes"] if memory else None,
-            "off_nodes_bytes": memory["total_bytes"] - on_nodes if memory else None,
             "available_bytes": memory["available_bytes"] if memory else None,
             "shmem_bytes": memory["shmem_bytes"] if memory else None,
             "swap_used_bytes": memory["swap_total_bytes"] - memory["swap_free_bytes"]

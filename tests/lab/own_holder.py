@@ -1,12 +1,14 @@
 # mypy: ignore-errors
 """Runs inside a host: a holder written by somebody who does not know the lab's own.
 
-own_holder.py GPU BYTES RULE [again|later] [deaf] [fork|afar] opens every node as CUDA does,
+own_holder.py GPU BYTES RULE [again|later] [deaf] [fork|afar]
+[managed=BYTES] opens every node as CUDA does,
 maps what CUDA maps and puts a charge on the GPU. ``again``: a supervisor starts a new one
 whenever one ends, ``later``: a second after. ``deaf``: takes TERM and goes on. ``fork``: a child
 inherits the files, and with ``RULE`` file the charge lives as long as any of the two; ``afar``:
-a grandchild does, in a session of its own, and its parent has ended. Pids go to /tmp/own-pids,
-each TERM that a deaf one sees to /tmp/own-terms.
+a grandchild does, in a session of its own, and its parent has ended. ``managed=BYTES``: so much
+managed memory on the GPU as well, mapped over the uvm node and on no list. Pids go to
+/tmp/own-pids, each TERM that a deaf one sees to /tmp/own-terms.
 """
 
 import fcntl
@@ -37,16 +39,22 @@ def look_like_cuda():
     return [*kept, uvm_map]
 
 
-def charge(gpu, size, rule):
+def manage(size):
+    """Managed memory that the GPU has touched: address space here, nothing of it in memory."""
+    uvm = os.open("/dev/nvidia-uvm", os.O_RDWR)
+    return mmap.mmap(uvm, size, mmap.MAP_PRIVATE)
+
+
+def charge(gpu, size, rule, lists="compute"):
     """One line for the simulated library; the lock on it is the memory's life."""
     with open("/proc/self/stat") as file:
         start = file.read().rpartition(")")[2].split()[19]
     folder, me = "/run/nvml-sim/charges/", os.getpid()
-    line = f"rule={rule} lists=compute bytes={size} start={start} gpu={gpu} pid={me}\n"
+    line = f"rule={rule} lists={lists} bytes={size} start={start} gpu={gpu} pid={me}\n"
     number = os.open(f"{folder}.own{me}", os.O_RDWR | os.O_CREAT, 0o644)
     os.write(number, line.encode())
     fcntl.flock(number, fcntl.LOCK_EX)
-    os.rename(f"{folder}.own{me}", f"{folder}own-{me}-{start}")
+    os.rename(f"{folder}.own{me}", f"{folder}own-{lists}-{me}-{start}")
     return number
 
 
@@ -65,6 +73,10 @@ def main():
     kept = look_like_cuda()
     if size:
         kept.append(charge(gpu, size, rule))
+    for word in words:
+        if word.startswith("managed="):
+            size = int(word.partition("=")[2])
+            kept += [manage(size), charge(gpu, size, rule, "none")]
     if "fork" in words:
         os.fork()
     if "afar" in words:

@@ -267,21 +267,6 @@ def test_a_quiet_host_has_no_finding(shipped: list[playbook.Playbook]) -> None:
     assert judge(shipped, [case(readings(nodes_of(100), [], [gpu()], {}))]) == []
 
 
-@pytest.mark.parametrize(("machine", "said"), [(2 * 4096, True), (4096, False), (1024, False)])
-def test_memory_that_no_node_has_is_said(
-    shipped: list[playbook.Playbook], machine: int, said: bool
-) -> None:
-    """A container's /proc/meminfo may show less than the nodes have: nothing to say then."""
-    found = readings([node(0, "cpu", "0", total=4096, free=4000)], [], [], {})
-    found["numa.nodes"]["memory"]["total_bytes"] = machine * MIB
-    rows = [
-        one for one in judge(shipped, [case(found)]) if one["rule"] == "memory/memory-off-nodes"
-    ]
-    assert [one["evidence"]["say"] for one in rows] == (
-        ["4.0 GiB of the machine's 8.0 GiB are on no NUMA node"] if said else []
-    )
-
-
 def test_a_path_from_a_host_cannot_become_a_command(shipped: list[playbook.Playbook]) -> None:
     files = [cached("/models/$(reboot);x/1", {"1": 5000})]
     found = judge(shipped, [case(readings(nodes_of(5000), files))])
