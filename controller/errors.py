@@ -331,10 +331,10 @@ class CommandFailed(HostFailed):
 
 
 class LogUnreadable(HostFailed):
-    """A saved log cannot be read; the path and the reason are named."""
+    """The log that was asked for is not there or cannot be read; it and the reason are named."""
 
     code = "log_unreadable"
-    remedy = "check the path and its permissions"
+    remedy = "check its name and its permissions"
 
 
 class ProbeFailed(HostFailed):

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, Any, cast
 
 from fleetmem.controller import envelope as env
 from fleetmem.controller import gather, link, logs
+from fleetmem.controller.errors import LogUnreadable
 from fleetmem.controller.runner import HostEnd, run_hosts
 
 if TYPE_CHECKING:
-    from fleetmem.controller.envelope import Envelope, HostEntry
+    from fleetmem.controller.envelope import Envelope, HostEntry, Reading
     from fleetmem.controller.inventory import Host
     from fleetmem.controller.session import Session
     from fleetmem.controller.settings import FleetSettings, OnEvent
@@ -22,6 +23,9 @@ Work = Callable[["HostEntry", "Session", Callable[[str], Any]], Awaitable[None]]
 
 SHARPENING = ("gpu.", "numa.", "processes.")
 """Readings that only sharpen an answer: a host without them is not partly read."""
+
+ABSENT = ("failed", "denied", "unsupported")
+"""How ``journal.read`` ends where it gave no line of the log."""
 
 ENDING_SHARE = 0.8
 """Of a host's deadline that reading may take: connecting and the answer need the rest."""
@@ -51,6 +55,9 @@ async def over_hosts(
             phase("reading")
             await work(entry, held.session, phase)
             entry["seconds"] = round(time.monotonic() - begin, 3)
+            error = nothing_read(entry["readings"])
+            if error is not None:
+                return HostEnd(host.name, "failed", error)
             partial = any(
                 reading["outcome"] != "ok"
                 for name, reading in entry["readings"].items()
@@ -81,6 +88,18 @@ async def over_hosts(
     except asyncio.CancelledError:
         pass  # what is finished is kept; the rest was not attempted
     return env.new_envelope(run, list(entries), list(entries.values()))
+
+
+def nothing_read(readings: Mapping[str, Reading]) -> LogUnreadable | None:
+    """Why a host has none of the logs that were asked for; None where it has one of them.
+
+    A log that was read in part, or not to its end in time, is one that it has.
+    """
+    asked = [one for name, one in readings.items() if name.split(":")[0] == "journal.read"]
+    if not asked or any(one["outcome"] not in ABSENT for one in asked):
+        return None
+    reasons = dict.fromkeys(one["reason"] or "no reason given" for one in asked)
+    return LogUnreadable("; ".join(reasons))
 
 
 async def read_sources(

@@ -15,6 +15,7 @@ from fleetmem.controller.render.audit_fold import (
     equal_row,
     finding_rows,
     fold_hosts,
+    hosts_of,
     rest_rows,
 )
 from fleetmem.controller.render.findings import finding_lines, finding_steps
@@ -89,11 +90,6 @@ def _whole(
             free_now_bytes=free_now_bytes(entry),
             seconds=seconds,
         )
-    if not started and entry["error"] is None:
-        said = reasons(entry) or ["no start-up was found"]
-        lines.append(((safe(entry["host"]), "bold"), (f"  {safe(said[0])}", "")))
-        lines += [(("  " + safe(text), "dim"),) for text in said[1:]]
-        return lines
     if entry["error"] is not None:
         error = entry["error"]
         text = f"{entry['outcome']}: {error['code']}: {error['message']}"
@@ -101,11 +97,20 @@ def _whole(
         lines += [((piece, "bad"),) for piece in wrap(text, WIDTH)]
         if error["hint"]:
             lines.append(((f"  {safe(error['hint'])}", "dim"),))
-        return lines
-    others = [one for one in envelope["findings"] if not one["rule"].startswith("startup/")]
+    elif not started:
+        said = reasons(entry) or ["no start-up was found"]
+        lines.append(((safe(entry["host"]), "bold"), (f"  {safe(said[0])}", "")))
+        lines += [(("  " + safe(text), "dim"),) for text in said[1:]]
+    others = [
+        one
+        for one in envelope["findings"]
+        if not one["rule"].startswith("startup/") and entry["host"] in hosts_of(one, envelope)
+    ]
     if others:
         lines += [(), *finding_lines(others), *finding_steps(others)]
-    return lines + [((f"! {safe(text)}", "warn"),) for text in reasons(entry)]
+    if started and entry["error"] is None:
+        lines += [((f"! {safe(text)}", "warn"),) for text in reasons(entry)]
+    return lines
 
 
 def _tells(one: Mapping[str, Any]) -> bool:

@@ -140,7 +140,7 @@ def troubles(entries: list[HostEntry]) -> list[Line]:
             text = f"{entry['outcome']}: {error['code']}: {error['message']}"
             said.setdefault(text, []).append(entry["host"])
         for probe, reading in entry["readings"].items():
-            if reading["outcome"] != "ok":
+            if reading["outcome"] != "ok" and not _said(reading["reason"], entry):
                 text = f"{probe}: {reading['outcome']}: {reading['reason'] or 'no reason given'}"
                 said.setdefault(text, []).append(entry["host"])
         for section in sections(entry):
@@ -155,6 +155,12 @@ def troubles(entries: list[HostEntry]) -> list[Line]:
         first, *more = wrap(safe(full), WIDTH - 2)
         lines += [((piece, "warn"),) for piece in (first, *(f"  {piece}" for piece in more))]
     return lines
+
+
+def _said(reason: str | None, entry: HostEntry) -> bool:
+    """Whether the host's error says it already."""
+    error = entry["error"]
+    return error is not None and reason is not None and reason in error["message"]
 
 
 def log_rows(envelope: Envelope) -> list[dict[str, Any]]:

@@ -18,17 +18,19 @@ PAGES = sorted([ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").g
 FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:\$ |  )?(?:\.venv/bin/)?(fleetmem .*?)(?:\s{2,}#.*)?$", re.MULTILINE)
 NO_TERMINAL = 6
-NEEDS_SYSTEMD = "--follow-start"
-"""Run by tests/systemd/test_follow.py: these hosts have no systemd."""
+UNIT = re.compile(r" (?:-u|--unit|--follow-start) (\S+)")
+"""Such a command needs a host that has the unit: tests/systemd/test_docs.py and test_follow.py
+run it."""
 
 
-def commands() -> list[str]:
-    """The fleetmem commands in fenced blocks, comments cut off."""
+def commands(units: bool = False) -> list[str]:
+    """The fleetmem commands in fenced blocks, comments cut off: those that name a unit, or the
+    others."""
     found = {}
     for page in PAGES:
         for block in FENCE.findall(page.read_text("utf-8")):
             for command in COMMAND.findall(block):
-                if NEEDS_SYSTEMD not in command:
+                if bool(UNIT.search(command)) == units:
                     found[command.strip()] = None
     return list(found)
 

@@ -166,9 +166,9 @@ def test_a_rotated_journal(world: World) -> None:
     lines = world.data(*words, "-g", r"started rotated")["hosts"][0]["logs"][0]["lines"]
     started = [row for row in lines if row["message"].startswith("Started rotated")]
     assert len(started) == 3
-    wrong = world.run("logs", "-H", FIRST, "-u", "rotated", "--since", "nonsense").stdout
+    wrong = world.run("logs", "-H", FIRST, "-u", "rotated", "--since", "nonsense", code=3).stdout
     assert "Failed to parse timestamp: nonsense" in wrong
-    none = world.run("logs", "-H", FIRST, "-u", "rotated", "--invocation", "77").stdout
+    none = world.run("logs", "-H", FIRST, "-u", "rotated", "--invocation", "77", code=3).stdout
     assert "that belongs to its invocation 77" in " ".join(none.split())
 
 
@@ -375,5 +375,23 @@ def test_whoever_may_not_read_the_journal_is_told(world: World) -> None:
     at = world.lab.hosts[FIRST]
     done = world.run("logs", "-H", f"guest@{at.address}:{at.port}", "-u", "private", code=None)
     assert "(group systemd-journal" in " ".join(done.stdout.split()), done.stdout + done.stderr
-    gone = world.run("logs", "-H", FIRST, "-u", "no-such-unit").stdout
-    assert "the journal has no line of no-such-unit.service" in gone
+
+
+def test_a_unit_that_a_host_has_not_got(world: World) -> None:
+    """Such a host has failed, for logs and audit alike; one that has the unit is ok, and one that
+    has one of two units is partly read. The reason is said once."""
+    world.unit("scarce", start_up()[0])
+    world.restart("scarce")
+    words = ("-H", "gh200-[01-02]", "-u")
+    reason = "the journal has no line of no-such-unit.service"
+    for command in (("logs",), ("audit", "startup")):
+        for unit in ("scarce", "no-such-unit"):
+            done = world.run(*command, *words, unit, "-o", "json", code=3)
+            rows = json.loads(done.stdout)["hosts"]
+            ends = [(row["outcome"], row["error"] and row["error"]["code"]) for row in rows]
+            first = ("ok", None) if unit == "scarce" else ("failed", "log_unreadable")
+            assert ends == [first, ("failed", "log_unreadable")]
+        screen = " ".join(world.run(*command, *words, "no-such-unit", code=3).stdout.split())
+        assert screen.count(reason) == (1 if command == ("logs",) else 2), screen
+        both = world.data(*command, "-H", FIRST, "-u", "scarce", "-u", "no-such-unit")["hosts"]
+        assert (both[0]["outcome"], both[0]["error"]) == ("partial", None)

@@ -11,7 +11,10 @@ import pytest
 
 from fleetmem.controller.audit import merged
 from fleetmem.controller.cli import main
-from fleetmem.controller.envelope import new_envelope, new_host, new_run
+from fleetmem.controller.envelope import Envelope, new_envelope, new_host, new_run
+from fleetmem.controller.errors import LogUnreadable
+from fleetmem.controller.render.audit import audit_lines
+from fleetmem.controller.render.line import plain
 from tests.systemd.world import start_up
 
 
@@ -134,3 +137,46 @@ def test_answers_of_several_playbooks_are_one() -> None:
     assert [entry["outcome"] for entry in whole["hosts"]] == ["partial", "ok"]
     assert "numa.nodes" in whole["hosts"][1]["readings"]
     assert whole["summary"]["partial"] == 1
+
+
+def missing_log(*hosts: str) -> Envelope:
+    """Hosts without the log that was asked for, and what another playbook found on the first."""
+    reason = "the journal has no line of nope.service"
+    entries = []
+    for host in hosts:
+        entry = new_host(host, "failed", LogUnreadable(reason).to_json())
+        entry["readings"]["journal.read"] = {
+            "outcome": "failed", "reason": reason, "reading": None, "seconds": 0.1,
+        }  # fmt: skip
+        entry["startup"] = []
+        entries.append(entry)
+    envelope = new_envelope(new_run("audit"), list(hosts), entries)
+    envelope["findings"] = [
+        {
+            "rule": "memory/swap",
+            "severity": "warn",
+            "hosts": hosts[0],
+            "subject": "swap",
+            "evidence": {"say": "2 GiB are in swap"},
+            "advice": None,
+            "next": [],
+        }
+    ]
+    return envelope
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_a_missing_log_is_said_once_beside_what_others_found(number: int) -> None:
+    hosts = [f"gpu-{n}" for n in range(1, number + 1)]
+    lines = [plain(line) for line in audit_lines(missing_log(*hosts))]
+    text = " ".join(" ".join(lines).split())
+    assert text.count("no line of nope.service") == (1 if number == 3 else number), text
+    assert text.count("2 GiB are in swap") == 1
+
+
+def test_what_others_found_is_shown_where_no_start_was_found() -> None:
+    envelope = missing_log("gpu-1")
+    envelope["hosts"][0]["error"] = None
+    text = " ".join(plain(line) for line in audit_lines(envelope))
+    assert "no line of nope.service" in text
+    assert "2 GiB are in swap" in text

@@ -9,6 +9,7 @@ import pytest
 from fleetmem.controller.cli import main
 from fleetmem.controller.envelope import new_envelope, new_host, new_run
 from fleetmem.controller.log_lines import section
+from fleetmem.controller.log_run import nothing_read
 from fleetmem.controller.logs import Log, LogLine, records, rows_of
 from fleetmem.controller.render.line import WIDTH, plain
 from fleetmem.controller.render.logs import log_lines, log_rows, normal, troubles
@@ -179,3 +180,34 @@ def test_a_long_trouble_goes_on_below_its_beginning() -> None:
     assert first.startswith("! gh200-01  engine.find: partial: word")
     assert more
     assert all(line.startswith("  word") and len(line) <= WIDTH for line in more)
+
+
+def _read(outcome: str, reason: str | None = None) -> Any:
+    return {"outcome": outcome, "reason": reason, "reading": None, "seconds": 0.1}
+
+
+def test_a_host_without_any_of_the_logs_has_failed_and_says_so_once() -> None:
+    """Several reasons are one error; what is no log does not count."""
+    entry = new_host("gh200-01", "failed")
+    entry["readings"] = {
+        "host.facts": _read("ok"),
+        "journal.read": _read("failed", "there is no file /nope on this host"),
+        "journal.read:/secret": _read("denied", "/secret may not be read here"),
+    }
+    error = nothing_read(entry["readings"])
+    assert error is not None
+    entry["error"] = error.to_json()
+    assert (error.code, error.exit_code, error.outcome) == ("log_unreadable", 3, "failed")
+    said = " ".join(" ".join(plain(line) for line in troubles([entry])).split())
+    for reason in ("there is no file /nope on this host", "/secret may not be read here"):
+        assert said.count(reason) == 1
+
+
+@pytest.mark.parametrize("other", ["ok", "partial", "timed_out"])
+def test_a_host_with_one_of_the_logs_has_not_failed(other: str) -> None:
+    rows = {"journal.read": _read("failed", "no"), "journal.read:b": _read(other, "part")}
+    assert nothing_read(rows) is None
+
+
+def test_a_host_that_was_asked_for_no_log_has_not_failed() -> None:
+    assert nothing_read({"engine.find": _read("failed", "no")}) is None
