@@ -44,7 +44,7 @@ def snapshot(readings: Mapping[str, Any], phase: str | None = None) -> Snapshot:
         gpu["same_as"] = None if node_id is None else f"numa:{node_id}"
         if gpu["same_as"]:
             gpu["unaccounted_bytes"] = None
-    driver = _driver(nodes, gpus, processes)
+    driver = _driver(nodes, gpus, processes, _gone(readings.get("gpu.processes")))
     processes.sort(key=_on_gpus, reverse=True)
     cache = readings.get("pagecache.files")
     sees_all = facts is not None and facts["uid"] == 0
@@ -111,6 +111,14 @@ def _listed(reading: Any) -> dict[int, list[Any] | None]:
     }
 
 
+def _gone(reading: Any) -> dict[str, list[int]]:
+    """Numbers on NVML's lists that are no process to be asked, by the GPU's uuid."""
+    return {
+        gpu["uuid"]: [p["pid"] for p in gpu["processes"] if p["state"] != "alive"]
+        for gpu in (reading["gpus"] if reading else ())
+    }
+
+
 def _gpu(gpu: Any, processes: list[Any] | None) -> Gpu:
     sizes = None if processes is None else [p["used_bytes"] for p in processes]
     of_processes = None if sizes is None or None in sizes else sum(sizes)
@@ -153,7 +161,10 @@ def _uuid_of(node_id: int, devices: Any) -> str | None:
 
 
 def _driver(
-    nodes: Sequence[NumaNode], gpus: Sequence[Gpu], processes: Sequence[Process]
+    nodes: Sequence[NumaNode],
+    gpus: Sequence[Gpu],
+    processes: Sequence[Process],
+    gone: Mapping[str, Sequence[int]],
 ) -> dict[str, list[Part]]:
     """Who has driver memory of each node and managed memory of each GPU, by location; the
     places' own figures follow.
@@ -165,22 +176,25 @@ def _driver(
     rests: dict[str, int] = {}
     views: dict[str, NumaNode] = {}
     for node in nodes:
-        gpu = next((gpu for gpu in gpus if gpu["uuid"] == node["gpu_uuid"]), None)
-        parts = found[f"numa:{node['id']}"] = on_node(node, gpu, processes, len(nodes) == 1)
+        place = f"numa:{node['id']}"
+        gpu = next((gpu for gpu in gpus if gpu["same_as"] == place), None)
+        listed = gpu is not None and gpu["processes_bytes"] is not None
+        parts = found[place] = on_node(node, gpu, processes, len(nodes) == 1)
         rest = node["unaccounted_bytes"]
         if rest is None:
             continue
-        if parts or (gpu is not None and gpu["processes_bytes"] is not None):
-            known = node["device_bytes"] or 0
-            _to_device(node, min(sum(part.size_bytes for part in parts) - known, rest))
-        if gpu is not None and node["kind"] == "gpu":
+        if listed and node["device_bytes"] is None:
+            node["device_bytes"] = 0
+        known = node["device_bytes"] or 0
+        _to_device(node, min(sum(part.size_bytes for part in parts) - known, rest))
+        if gpu is not None and listed and node["kind"] == "gpu":
             views[gpu["uuid"]] = node
             rests[gpu["uuid"]] = node["unaccounted_bytes"] or 0
     for gpu in gpus:
         if gpu["unaccounted_bytes"] is not None:
             rests[gpu["uuid"]] = gpu["unaccounted_bytes"]
     uuids = {gpu["uuid"]: gpu for gpu in gpus}
-    for uuid, parts in managed_on_gpus(rests, processes).items():
+    for uuid, parts in managed_on_gpus(rests, processes, gone).items():
         size = sum(part.size_bytes for part in parts)
         if uuid in views:
             node = views[uuid]
@@ -200,9 +214,9 @@ def _driver(
 
 def _to_device(node: NumaNode, size_bytes: int) -> None:
     """Move that much, if it is any, from the unaccounted of *node* to driver memory."""
-    more = max(0, size_bytes)
-    node["device_bytes"] = (node["device_bytes"] or 0) + more
-    node["unaccounted_bytes"] = (node["unaccounted_bytes"] or 0) - more
+    if size_bytes > 0:
+        node["device_bytes"] = (node["device_bytes"] or 0) + size_bytes
+        node["unaccounted_bytes"] = (node["unaccounted_bytes"] or 0) - size_bytes
 
 
 # --- processes, files, segments ------------------------------------------------------------
@@ -241,8 +255,10 @@ def _process(row: Any, identity: Any, gpus: dict[str, int | None]) -> Process:
     shared = sizes["anon"] is None
     numa = row["numa"]
     driver = row["driver"]
-    managed = (driver["uvm_pss_bytes"] or None) if driver else None
-    own = (driver["pss_bytes"] or None) if driver else None
+    read: Mapping[str, int | None] = driver or {}
+    none = 0 if share and not driver else None  # looked at, and no mapping of the driver's
+    managed = read.get("uvm_pss_bytes", read.get("uvm_resident_bytes", none))
+    own = read.get("pss_bytes", none)
     file = row["file_bytes"] if shared else sizes["file"]
     swapped = share["swap_pss_bytes"] if share else None
     return {
@@ -258,7 +274,7 @@ def _process(row: Any, identity: Any, gpus: dict[str, int | None]) -> Process:
         "pinned_bytes": driver["pinned_resident_bytes"] if driver else row["pinned_bytes"],
         "driver_bytes": own,
         "managed_bytes": managed,
-        "managed_map_bytes": (driver["uvm_map_bytes"] or None) if driver else None,
+        "managed_map_bytes": read.get("uvm_map_bytes", none),
         "shared": shared,
         "anon_by_numa_node": _by_node(numa, "anon_bytes", sizes["anon"]),
         "driver_by_numa_node": _by_node(numa, "driver_bytes", own),

@@ -71,33 +71,45 @@ def on_node(
 
 
 def managed_on_gpus(
-    rests: Mapping[str, int], processes: Sequence[Process]
+    rests: Mapping[str, int], processes: Sequence[Process], gone: Mapping[str, Sequence[int]]
 ) -> dict[str, list[Part]]:
     """Managed memory by GPU: of what nothing else explains there (*rests*, bytes by uuid), at
-    most what processes on it have mapped and not in the host's memory.
+    most what processes on it have mapped and not in the host's memory. *gone*: numbers on a
+    GPU's list that no process has.
 
     Such memory was moved to a GPU, or never touched, so this is a bound. Nothing is given
-    twice; where several could have a rest, none is named as its owner.
+    twice. An owner is named only where no other process could have that memory: one that is
+    gone, or whose mappings were not read, may have any.
     """
-    left = {p["pid"]: (p["managed_map_bytes"] or 0) - (p["managed_bytes"] or 0) for p in processes}
+    space = {p["pid"]: (p["managed_map_bytes"] or 0) - (p["managed_bytes"] or 0) for p in processes}
+    left = {pid: max(0, size) for pid, size in space.items()}
+    could = {uuid: [p for p in processes if uuid in p["gpus"] and left[p["pid"]]] for uuid in rests}
+    unread = {
+        uuid: [p["pid"] for p in processes if uuid in p["gpus"] and p["managed_map_bytes"] is None]
+        for uuid in rests
+    }
+    others = {uuid: [*unread[uuid], *gone.get(uuid, ())] for uuid in rests}
     found: dict[str, list[Part]] = {}
-    for uuid, rest in sorted(rests.items(), key=lambda item: -item[1]):
-        could = [p for p in processes if uuid in p["gpus"] and left[p["pid"]] > 0]
-        if rest < WORTH_BYTES or not could:
+    shared: set[int] = set()
+    for uuid in sorted(rests, key=lambda u: (len(could[u]) + len(others[u]), -rests[u])):
+        pids = [process["pid"] for process in could[uuid]]
+        room = sum(left[pid] for pid in pids)
+        size = min(rests[uuid], room)
+        if rests[uuid] < WORTH_BYTES or not size:
             continue
+        fits = len(pids) == 1 or (room <= rests[uuid] and shared.isdisjoint(pids))
+        named = fits and not others[uuid]
         parts = found[uuid] = []
-        unclear = len(could) > 1 and sum(left[p["pid"]] for p in could) > rest
-        if unclear:
-            pids = " ".join(str(process["pid"]) for process in could)
-            parts.append(Part(None, rest, f"managed memory of one of pids {pids} {_BOUND}"))
-        over = rest
-        for process in could:
+        if not named:
+            shared.update(pids)
+            numbers = " ".join(map(str, sorted({*pids, *others[uuid]})))
+            parts.append(Part(None, size, f"managed memory of one of pids {numbers} {_BOUND}"))
+        for process in could[uuid]:
             pid = process["pid"]
-            given = min(left[pid], over)
+            given = min(left[pid], size)
             left[pid] -= given
-            over -= given
-            if not unclear:
-                parts.append(
-                    Part(label(process), given, f"managed memory of pid {pid} {_BOUND}", pid)
-                )
+            size -= given
+            if named and given:
+                evidence = f"managed memory of pid {pid} {_BOUND}"
+                parts.append(Part(label(process), given, evidence, pid))
     return found

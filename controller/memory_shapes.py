@@ -67,8 +67,8 @@ class Process(TypedDict):
     ``gpus`` maps a GPU's uuid to what NVML says it holds there, ``managed_by_gpu`` to managed
     (unified) memory that it could have there, at most. ``managed_bytes``: pages of managed
     memory in the host's nodes now, ``managed_map_bytes`` its address space, ``driver_bytes``:
-    pages that the driver keeps in the host's nodes for it; each ``None`` where it has none.
-    ``file_bytes`` has none of them in it.
+    pages that the driver keeps in the host's nodes for it; each ``None`` where its mappings were
+    not read. ``file_bytes`` has none of them in it.
     """
 
     pid: int
