@@ -70,16 +70,10 @@ def command(
     try:
         begin = time.monotonic()
         if logs:
-            envelope, code = _offline(logs, engine_name, lines, unmatched), None
+            envelope, status = _offline(common, logs, engine_name, lines, unmatched)
         else:
             options = AuditOptions(wanted, engine_name, lines, unmatched)
-            envelope, code = _online(common, screen, playbooks, options)
-        status = exit_code(
-            envelope,
-            fail_on=None if common.fail_on == "never" else common.fail_on,
-            interrupted=code,
-        )
-        envelope["run"]["exit_code"] = status
+            envelope, status = _online(common, screen, playbooks, options)
         if STARTUP not in playbooks:
             screen.lines(folded_lines(envelope, len(others)))
         else:
@@ -90,7 +84,6 @@ def command(
                     unmatched=unmatched,
                     every=wanted.invocation == "all",
                     seconds=time.monotonic() - begin,
-                    inventory=common.inventory,
                 )
             )
         if common.output == "csv":
@@ -124,8 +117,12 @@ def _check_mix(logs: tuple[str, ...], wanted: Sources) -> None:
 
 
 def _offline(
-    logs: tuple[str, ...], engine_name: str | None, lines: bool, unmatched: bool
-) -> Envelope:
+    common: Common,
+    logs: tuple[str, ...],
+    engine_name: str | None,
+    lines: bool,
+    unmatched: bool,
+) -> tuple[Envelope, int]:
     from fleetmem.controller.startup.offline import audit_logs
 
     run = new_run("audit")
@@ -135,23 +132,23 @@ def _offline(
     hosts = cast("list[HostEntry]", found["hosts"])
     envelope = new_envelope(run, [entry["host"] for entry in hosts], hosts)
     envelope["findings"] = cast("list[Finding]", found["findings"])
-    return finish(envelope, 0)
+    status = exit_code(envelope, fail_on=None if common.fail_on == "never" else common.fail_on)
+    return finish(envelope, status), status
 
 
 def _online(
     common: Common, screen: Screen, playbooks: tuple[str, ...], options: AuditOptions
-) -> tuple[Envelope, int | None]:
+) -> tuple[Envelope, int]:
     fleet: Any = engine.load_fleet(common)
     live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
     others = [name for name in dict.fromkeys(playbooks) if name != STARTUP]
 
-    async def work() -> Envelope:
-        async with live.ticking():
-            answers: list[Envelope] = []
-            if others:
-                answers.append(await fleet.run_playbooks(others, live.on_event, "audit"))
-            if STARTUP in playbooks:
-                answers.append(await fleet.audit_startup(options, live.on_event))
-            return merged(answers)
+    async def ask() -> Envelope:
+        answers: list[Envelope] = []
+        if others:
+            answers.append(await fleet.run_playbooks(others, live.on_event, "audit"))
+        if STARTUP in playbooks:
+            answers.append(await fleet.audit_startup(options, live.on_event))
+        return merged(answers)
 
-    return engine.run(work, live.note)
+    return engine.answered(ask, live, common)

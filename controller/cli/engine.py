@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-import re
-import shlex
 import signal
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
+from fleetmem.controller.cli.given import name_given
 from fleetmem.controller.cli.options import Common
 from fleetmem.controller.envelope import Envelope
 from fleetmem.controller.errors import (
@@ -45,31 +44,6 @@ def load_fleet(common: Common) -> Any:
     )
 
 
-_NAMES_HOSTS = re.compile(r"\bfleetmem (hosts|reclaim|snapshot|audit|logs|run|why) (?!-i )")
-
-
-def whole(text: str, inventory: str | None) -> str:
-    """*text* with ``-i`` in the commands to copy, where this run was given an inventory."""
-    if not inventory:
-        return text
-    return _NAMES_HOSTS.sub(lambda found: f"{found[0]}-i {shlex.quote(inventory)} ", text)
-
-
-def name_inventory(envelope: Envelope, inventory: str | None) -> None:
-    """Make the commands to copy, in hints and next steps, work from here."""
-    for entry in envelope["hosts"]:
-        error = entry["error"]
-        if error is not None and error["hint"]:
-            error["hint"] = whole(error["hint"], inventory)
-        if "reclaim" in entry:
-            section = entry["reclaim"]
-            section["next"] = [whole(step, inventory) for step in section["next"]]
-        if "follow" in entry:
-            entry["follow"]["next"] = [whole(step, inventory) for step in entry["follow"]["next"]]
-    for finding in envelope["findings"]:
-        finding["next"] = [whole(step, inventory) for step in finding["next"]]
-
-
 def ask_password() -> str:
     """The sudo password: typed at the terminal, else the first line of stdin."""
     import getpass
@@ -100,14 +74,16 @@ def answered(
     common: Common,
     plan_only: Callable[[], bool] = lambda: False,
 ) -> tuple[Envelope, int]:
-    """The envelope that *ask* gives, events shown meanwhile, and the process status, which stands
-    in it too. ``plan_only`` says afterwards whether a plan was all that was wanted."""
+    """The envelope that *ask* gives, its commands to copy whole, events shown meanwhile; and the
+    process status, which stands in it too. ``plan_only`` says afterwards whether a plan was all
+    that was wanted."""
 
     async def work() -> Envelope:
         async with live.ticking():
             return await ask()
 
     envelope, signal_code = run(work, live.note)
+    name_given(envelope, common)
     status = exit_code(
         envelope,
         plan_only=plan_only(),

@@ -35,7 +35,6 @@ def follow(
             live.note(f"{event['host']}: {event['text']}")
 
     envelope, status = engine.answered(lambda: fleet.follow_start(options, on_event), live, common)
-    engine.name_inventory(envelope, common.inventory)
     screen.lines(follow_lines(envelope, bool(look.files)))
     if screen.picture:
         screen.drawn(snapshot_svg(envelope))

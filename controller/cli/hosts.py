@@ -70,7 +70,6 @@ def _resolved(host: Any) -> HostEntry:
 def _check(fleet: Any, common: Common, screen: Screen) -> int:
     live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
     envelope, status = engine.answered(lambda: fleet.check(live.on_event), live, common)
-    engine.name_inventory(envelope, common.inventory)
     screen.lines(checked_lines(envelope))
     screen.data(envelope)
     return status

@@ -12,9 +12,7 @@ from fleetmem.controller.cli.live import Live
 from fleetmem.controller.cli.options import Command, Common, common, option
 from fleetmem.controller.cli.screen import Screen
 from fleetmem.controller.cli.source import sources
-from fleetmem.controller.envelope import Envelope
 from fleetmem.controller.errors import UsageError
-from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.log_lines import LogOptions
 from fleetmem.controller.render.logs import log_lines, log_rows, troubles
 from fleetmem.controller.sources import Sources
@@ -58,15 +56,7 @@ def command(common: Common, wanted: Sources, raw: bool | None, **values: Any) ->
     try:
         fleet: Any = engine.load_fleet(common)
         live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
-
-        async def work() -> Envelope:
-            async with live.ticking():
-                envelope: Envelope = await fleet.logs(options, live.on_event)
-                return envelope
-
-        envelope, signal_code = engine.run(work, live.note)
-        status = exit_code(envelope, interrupted=signal_code)
-        envelope["run"]["exit_code"] = status
+        envelope, status = engine.answered(lambda: fleet.logs(options, live.on_event), live, common)
         every = len(envelope["hosts"]) == 1 or bool(options.before or options.after)
         screen.lines(log_lines(envelope, raw=every if raw is None else raw))
         if common.output == "json":

@@ -261,7 +261,7 @@ def _reclaim(
         nonlocal shown, refused
         with live.asking():
             shown = True
-            agreed = await _approve(entries, options, screen, run, common.inventory)
+            agreed = await _approve(entries, options, screen, run)
         refused = not agreed
         return agreed
 
@@ -273,7 +273,6 @@ def _reclaim(
     )
     if plan_out is not None:
         _write_plans(plan_out, envelope["run"]["id"], options, plans)
-    engine.name_inventory(envelope, common.inventory)
     _answer(envelope, options, screen, plan_shown=shown, rungs_shown=live.rows > 0)
     return status
 
@@ -290,11 +289,7 @@ def _write_plans(path: str, run: str, options: ReclaimOptions, plans: Mapping[st
 
 
 async def _approve(
-    entries: Sequence[HostEntry],
-    options: ReclaimOptions,
-    screen: Screen,
-    run: str,
-    inventory: str | None,
+    entries: Sequence[HostEntry], options: ReclaimOptions, screen: Screen, run: str
 ) -> bool:
     """Show the plan and find out whether it may be applied."""
     lines = plan_lines(entries, options)
@@ -310,11 +305,10 @@ async def _approve(
             entry["reclaim"]["plan"] for entry in entries if entry.get("reclaim", {}).get("targets")
         ]
         ids = plans[0]["id"] if len(plans) == 1 and plans[0] else run
-        step = engine.whole(f"fleetmem reclaim --apply {ids} --yes", inventory)
         screen.aside(
             [
                 (("nothing was changed: no terminal to ask at", "warn"),),
-                ((f"  next        {step}", ""),),
+                (("  next        ", ""), (f"fleetmem reclaim --apply {ids} --yes", "next")),
             ]
         )
         return False

@@ -77,7 +77,6 @@ def reclaim_cache(fleet: Any, options: ReclaimOptions, common: Common, screen: S
         common,
         plan_only=lambda: refused or (options.dry_run and options.detailed_exitcode),
     )
-    engine.name_inventory(envelope, common.inventory)
     if not screen.table:
         screen.data(envelope)
         return status

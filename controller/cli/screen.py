@@ -14,6 +14,7 @@ import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from fleetmem.controller.cli.given import whole_lines
 from fleetmem.controller.cli.options import PICTURE, Common
 from fleetmem.controller.cli.stdout import lose, put
 from fleetmem.controller.envelope import Envelope
@@ -29,6 +30,7 @@ class Screen:
     whether they look at it."""
 
     def __init__(self, common: Common) -> None:
+        self._common = common
         self.table = common.output == "table"
         self.picture = common.output == PICTURE
         self._output = common.output
@@ -52,11 +54,11 @@ class Screen:
         """Part of the answer for people; nothing where the answer is data."""
         if self.table:
             colour = self._target is None and wants_colour(sys.stdout)
-            self._write(paint(lines, colour))
+            self._write(paint(whole_lines(lines, self._common), colour))
 
     def aside(self, lines: Sequence[Line]) -> None:
         """Lines that a person must see even where the answer goes elsewhere."""
-        self._error(paint(lines, wants_colour(sys.stderr)))
+        self._error(paint(whole_lines(lines, self._common), wants_colour(sys.stderr)))
 
     def note(self, text: str) -> None:
         """One line beside the answer; ``-q`` silences it."""

@@ -45,17 +45,16 @@ def audit_lines(
     unmatched: bool = False,
     every: bool = False,
     seconds: float | None = None,
-    inventory: str | None = None,
 ) -> list[Line]:
     """The screen of an ``audit startup`` run."""
     if len(envelope["hosts"]) > WHOLE_SCREENS:
-        return _folded(envelope, seconds, inventory)
+        return _folded(envelope, seconds)
     lines: list[Line] = []
     for entry in envelope["hosts"]:
         if lines:
             lines.append(())
         lines += _whole(entry, envelope, evidence, unmatched, every, seconds)
-    return [_with_inventory(line, inventory) for line in lines]
+    return lines
 
 
 def _whole(
@@ -157,7 +156,7 @@ def reasons(entry: HostEntry) -> list[str]:
     ]
 
 
-def _folded(envelope: Envelope, seconds: float | None, inventory: str | None) -> list[Line]:
+def _folded(envelope: Envelope, seconds: float | None) -> list[Line]:
     equal, text = equal_row(envelope)
     rows = finding_rows(envelope)
     rows += rest_rows(envelope, rows, equal, reasons)
@@ -173,7 +172,7 @@ def _folded(envelope: Envelope, seconds: float | None, inventory: str | None) ->
     lines.append(((_tally(rows, equal), ""),))
     for number, command in enumerate(_next(envelope, rows)):
         lines.append((("  next   " if number == 0 else " " * 9, "dim"), (safe(command), "next")))
-    return [_with_inventory(line, inventory) for line in lines]
+    return lines
 
 
 def _title(envelope: Envelope, seconds: float | None) -> str:
@@ -231,18 +230,6 @@ def _next(envelope: Envelope, rows: Sequence[Row]) -> list[str]:
         return [f"fleetmem audit startup --log {shlex.quote(str(one.get('source') or host[5:]))}"]
     unit = f" --unit {shlex.quote(one['unit'])}" if one.get("unit") else ""
     return [f"fleetmem audit startup -H {shlex.quote(host)}{unit}"]
-
-
-def _with_inventory(line: Line, inventory: str | None) -> Line:
-    """Commands to copy need the same ``-i``."""
-    if inventory is None:
-        return line
-    start = "fleetmem audit startup -H "
-    full = f"fleetmem audit startup -i {shlex.quote(inventory)} -H "
-    return tuple(
-        (text.replace(start, full, 1), style) if style == "next" else (text, style)
-        for text, style in line
-    )
 
 
 def audit_rows(envelope: Envelope) -> list[dict[str, Any]]:
