@@ -28,6 +28,7 @@ MEMORY_ERRORS = frozenset(
         "max_model_len_exceeds_kv",
     )
 )
+ALIVE = " --gpu ends holders, working or not: read its plan first."
 
 
 def lacked_memory(newest: Invocation | None, findings: Sequence[Mapping[str, Any]]) -> bool:
@@ -84,7 +85,8 @@ def held_then(
             "began_seconds_ago": round(since, 1),
             "lines": [],
         },
-        "advice": "Free that first, then start again; no setting of the engine is at fault.",
+        "advice": "Free that first, then start again; no setting of the engine is at fault."
+        + (ALIVE if any(not one["dead"] for one in holders) else ""),
         "next": steps,
     }
 

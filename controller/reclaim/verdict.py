@@ -118,7 +118,10 @@ def untouched(
         forced = [s for s in explicit if s.member.kind in ("protected", "foreign", "in_use")]
         verdict: Verdict = "nothing_to_do"
         why = f"held by {kept}: " + "; ".join(dict.fromkeys(s.why for s in keepers[:3]))
-        steps = [f"fleetmem reclaim -H {host} {s.reach} --dry-run" for s in keepers if s.reach]
+        reached = [s for s in keepers if s.reach]
+        if reached:
+            why += _all_the_same([s.member for s in reached], len(keepers))
+        steps = [f"fleetmem reclaim -H {host} {s.reach} --dry-run" for s in reached]
         steps += [
             s.member.process["owner"]["stop_command"] or ""
             for s in forced
@@ -130,6 +133,14 @@ def untouched(
     if _within(used, bound):
         return _at_baseline(survey, gpu, used, host)
     return _unexplained(survey, gpu, host, watched_seconds)
+
+
+def _all_the_same(ended: list[Member], of: int) -> str:
+    """What ``--gpu`` would do to those of *of* holders that it reaches."""
+    who = ", ".join(f"{m.name} {m.pid}" for m in ended[:3])
+    if len(ended) == of:
+        who = "it" if of == 1 else "them"
+    return f"; --gpu would end {who}, working or not"
 
 
 def _at_baseline(survey: Survey, gpu: int, used: int, host: str) -> GpuJudgement:
@@ -287,7 +298,7 @@ def _still_used(
         return _respawned(again, gpu, used)
     if fresh:
         names = ", ".join(f"{m.name} {m.pid}" for m in fresh[:3])
-        why = f"{names} came after the plan"
+        why = f"{names} came after the plan{_all_the_same(fresh, len(fresh))}"
         return GpuJudgement(gpu, "held_by", used, why, (_again(host, gpu),))
     grown = _grown(plan, now, gpu)
     if grown:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from fleetmem.controller.aggregate import fold_names, fold_numbers, template
+from fleetmem.controller.aggregate import fold_hosts, fold_names, fold_numbers, template
 from fleetmem.controller.envelope import GpuVerdict, HostEntry, Reclaim
 from fleetmem.controller.reclaim.plan import TOLERANCE_BYTES
 from fleetmem.controller.render.safe import safe
@@ -28,7 +27,7 @@ def text_of(group: Sequence[HostEntry]) -> str:
     if verdict == "reclaimed":
         text = _reclaimed_text(sections)
     elif verdict == "nothing_to_do":
-        text = _idle_text(sections)
+        text = _idle_text(group)
     elif verdict == "planned":
         text = _planned_text(sections)
     else:
@@ -37,7 +36,7 @@ def text_of(group: Sequence[HostEntry]) -> str:
     if reasons:
         text += f" · {fold_names(sorted(reasons))}"
     elif group[0]["outcome"] == "partial":
-        text += " · partial: " + fold_names(sorted(_partial_reasons(group)))
+        text += " · partial: " + _reasons(_partial(group), len(group))
     return safe(text.removeprefix(" · ")) or "–"
 
 
@@ -50,13 +49,28 @@ def _error_text(group: Sequence[HostEntry]) -> str:
     return safe(f"{text} ({hint})" if hint else text)
 
 
-def _partial_reasons(group: Iterable[HostEntry]) -> set[str]:
-    return {
-        f"{probe} {reading['reason'] or reading['outcome']}"
+def _partial(group: Iterable[HostEntry]) -> list[tuple[str, str]]:
+    return [
+        (entry["host"], f"{probe} {reading['reason'] or reading['outcome']}")
         for entry in group
         for probe, reading in entry["readings"].items()
         if reading["outcome"] != "ok"
-    }
+    ]
+
+
+def _reasons(said: Sequence[tuple[str, str]], hosts: int) -> str:
+    """(host, reason) rows folded by reason, the most common one last; each with the hosts that
+    have it, where not all of the *hosts* do."""
+    folded: dict[str, tuple[list[str], list[str]]] = {}
+    for host, why in said:
+        names, whys = folded.setdefault(template(why), ([], []))
+        names.append(host)
+        whys.append(why)
+    parts = []
+    for names, whys in sorted(folded.values(), key=lambda one: len(one[0])):
+        few = len(set(names)) < hosts
+        parts.append(f"{fold_hosts(names)}: {fold_names(whys)}" if few else fold_names(whys))
+    return "; ".join(parts)
 
 
 def evidence(section: Reclaim) -> str:
@@ -71,18 +85,14 @@ def evidence(section: Reclaim) -> str:
     return " · ".join(parts)
 
 
-def _idle_text(sections: Sequence[Reclaim]) -> str:
-    """The reasons of GPUs that were left as they are, the most common one last."""
-    seen = Counter(template(gpu.get("why") or "") for one in sections for gpu in one["gpus"])
-    whys: dict[str, list[str]] = {}
-    for section in sections:
-        for gpu in section["gpus"]:
-            if why := gpu.get("why"):
-                whys.setdefault(template(why), []).append(why)
-    folded = [fold_names(whys[key]) for key in sorted(whys, key=lambda key: seen[key])]
-    none = dict.fromkeys(one["advice"] or "" for one in sections if not one["gpus"])
-    folded += [why.removesuffix(".") for why in none if why]
-    return "; ".join(folded) or "no leftover memory"
+def _idle_text(group: Sequence[HostEntry]) -> str:
+    """The reasons of GPUs that were left as they are, and of hosts without one in scope."""
+    said = []
+    for entry in group:
+        section = entry["reclaim"]
+        whys = [gpu.get("why") for gpu in section["gpus"]] or [section["advice"]]
+        said += [(entry["host"], why.removesuffix(".")) for why in whys if why]
+    return _reasons(said, len(group)) or "no leftover memory"
 
 
 def _planned_text(sections: Sequence[Reclaim]) -> str:

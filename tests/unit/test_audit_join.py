@@ -35,6 +35,7 @@ def test_a_holder_older_than_the_start_is_named() -> None:
     say = found["evidence"]["say"]
     assert "python3 train.py 41 (train.service) has 11.0 GiB of GPU 3, since before" in say
     assert found["next"] == ["fleetmem reclaim -H gpu-1 --gpu 3 --dry-run"]
+    assert str(found["advice"]).endswith("--gpu ends holders, working or not: read its plan first.")
 
 
 def test_the_start_itself_and_small_holders_are_not() -> None:
@@ -45,6 +46,7 @@ def test_dead_holders_and_file_pages() -> None:
     dead = held_then("gpu-1", "sglang", SPAN, NOW, rows(state="dead"))
     assert dead is not None
     assert "process 41, which is dead" in dead["evidence"]["say"]
+    assert "working" not in str(dead["advice"])
     pages = held_then("gpu-1", "sglang", SPAN, NOW, rows(age=1, file_bytes=60 * GIB))
     assert pages is not None
     assert "60.0 GiB of file pages lie on GPU memory (NUMA node 2)" in pages["evidence"]["say"]

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from fleetmem.controller.envelope import Envelope
+from fleetmem.controller.envelope import Envelope, HostEntry
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.render.line import cells, plain
 from fleetmem.controller.render.plan import plan_lines
 from fleetmem.controller.render.question import describe, plan_hashes
 from fleetmem.controller.render.reclaim import reclaim_lines
 from fleetmem.controller.render.steps import step_lines
+from fleetmem.controller.render.verdict_text import text_of
 from fleetmem.controller.render.verdicts import verdict_lines
 from tests.unit.reclaim_samples import (
     MIB,
@@ -78,6 +79,47 @@ def test_several_hosts_are_folded_worst_first() -> None:
         ["·", "5", "gh200-[06-08,10-11]", "nothing_to_do"],
     ]
     assert "12 hosts: 2 held_by, 4 reclaimed, 5 nothing_to_do, 1 unreachable" in "\n".join(rows)
+
+
+def test_reasons_for_nothing_to_do_name_their_hosts() -> None:
+    """Each reason with the hosts that have it, the most common one last; none where all have it."""
+
+    def because(host: str, *whys: str) -> HostEntry:
+        entry = idle(host)
+        row = entry["reclaim"]["gpus"][0]
+        entry["reclaim"]["gpus"] = [{**row, "index": n, "why": why} for n, why in enumerate(whys)]
+        return entry
+
+    kept = "held by python3 {}: its launcher {} is alive"
+    entries = [
+        because("gh200-01", "at its baseline", "at its baseline"),
+        because("gh200-02", kept.format(54, 53), "at its baseline"),
+        because("gh200-03", kept.format(54, 53), "at its baseline"),
+        because("gh200-04", "at its baseline"),
+        because("gh200-05"),
+    ]
+    entries[4]["reclaim"]["advice"] = "No GPU 7 here."
+    assert text_of(entries) == (
+        "gh200-05: No GPU 7 here; "
+        "gh200-[02-03]: held by python3 54: its launcher 53 is alive; "
+        "gh200-[01-04]: at its baseline"
+    )
+    assert text_of(entries[:1]) == "at its baseline"
+    assert text_of(entries[1:3]).endswith("alive; at its baseline")
+    shown = " ".join(" ".join(plain(line) for line in verdict_lines(envelope(*entries))).split())
+    assert "gh200-[01-04]: at its baseline" in shown
+
+
+def test_partial_readings_name_their_hosts() -> None:
+    first, second = idle("a"), idle("b")
+    for entry, why in ((first, "denied by kernel"), (second, "no such file")):
+        entry["outcome"] = "partial"
+        entry["readings"]["gpu.holders"] = {
+            "outcome": "partial", "reason": why, "reading": None, "seconds": 0.1,
+        }  # fmt: skip
+    assert text_of([first, second]) == (
+        "no leftover memory · partial: a: gpu.holders denied by kernel; b: gpu.holders no such file"
+    )
 
 
 def test_next_commands_are_whole_and_folded() -> None:

@@ -41,6 +41,7 @@ GONE = owner("unit", "a.service", "gone")
 TARGET = identity(50, owner=GONE)
 BEFORE = holding(TARGET)
 EMPTY = survey()
+END = "; --gpu would end it, working or not"
 
 
 def plan(found: Survey, **options: Any) -> Plan:
@@ -166,8 +167,8 @@ def test_a_reused_number_is_not_the_target() -> None:
             "new since the plan: python3 70 (parent systemd 1)",
         ),
         ({}, "respawned", "new since the plan: python3 70 (parent systemd 1)"),
-        ({"title": "b"}, "held_by", "python3 70 came after the plan"),
-        ({"uid": 7}, "held_by", "python3 70 came after the plan"),
+        ({"title": "b"}, "held_by", "python3 70 came after the plan" + END),
+        ({"uid": 7}, "held_by", "python3 70 came after the plan" + END),
     ],
 )
 def test_somebody_new(new: dict[str, Any], verdict: str, why: str) -> None:
@@ -294,12 +295,35 @@ def test_held_by_somebody_who_is_spared() -> None:
     row = alone(holding(identity(50)))
     assert row.verdict == "nothing_to_do"
     assert row.why.startswith("held by python3 50: launcher dead")
+    assert row.why.endswith("; --gpu would end it, working or not")
     assert row.next == ("fleetmem reclaim -H h1 --gpu 0 --dry-run",)
 
 
 def test_held_by_a_live_unit() -> None:
     row = alone(holding(identity(50, owner=owner("unit", "a.service", "live"))), gpu="0")
     assert (row.verdict, row.next) == ("nothing_to_do", ("systemctl stop a.service",))
+    assert "--gpu" not in (row.why or "")  # it would not reach it
+
+
+def test_a_command_that_would_end_a_working_process_says_so() -> None:
+    """Of two holders only the one is named that --gpu would end."""
+    both = survey(
+        identity(50, launcher_alive=True),
+        identity(60, owner=owner("unit", "a.service", "live")),
+        holders=(holder(50), holder(60)),
+        lists={0: [listed(50, GIB), listed(60, GIB)]},
+    )
+    row = alone(both)
+    assert row.why is not None
+    assert row.why.endswith("; --gpu would end python3 50, working or not")
+    assert row.next == ("fleetmem reclaim -H h1 --gpu 0 --dry-run", "systemctl stop a.service")
+    two = survey(
+        identity(50, launcher_alive=True),
+        identity(60, launcher_alive=True),
+        holders=(holder(50), holder(60)),
+        lists={0: [listed(50, GIB), listed(60, GIB)]},
+    )
+    assert (alone(two).why or "").endswith("; --gpu would end them, working or not")
 
 
 def test_idle() -> None:
