@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from fleetmem.controller import errors, gpu_scope
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
     from fleetmem.agent.shapes import GpuDevices
     from fleetmem.controller.reclaim.classify import Ambiguity, Classified, Member
@@ -71,6 +71,13 @@ class Bound:
     baseline: Baseline
     kept_bytes: int | None
     bound_bytes: int | None
+
+    @property
+    def charged_bytes(self) -> int | None:
+        """The bound without what it allows for memory on no list."""
+        if self.bound_bytes is None or self.kept_bytes is None:
+            return self.bound_bytes
+        return self.baseline.used_bytes + self.kept_bytes + TOLERANCE_BYTES
 
 
 @dataclass(frozen=True)
@@ -372,20 +379,22 @@ def _bound(
     return Bound(gpu, used, baseline, kept, bound)
 
 
-def _overhead(survey: Survey, gpu: int, idle: int, kept: int, keepers: Sequence[int]) -> int:
+def _overhead(survey: Survey, gpu: int, idle: int, kept: int, keepers: Iterable[int]) -> int:
     """What is used for the holders and charged to nobody: up to 1 % of *kept* by the driver, and
     managed memory, up to what *keepers* have mapped of it.
 
     An H200 (driver 580) used 105 MiB more than its lists said for a process with 48 GiB pinned,
     and its lists had nothing of managed memory that the GPU had touched.
     """
-    used = survey.used(gpu)
-    sizes = [p["used_bytes"] for p in survey.listed[gpu] if p["state"] != "implausible"]
-    known = [size for size in sizes if size is not None]
-    if used is None or len(known) != len(sizes):
+    unlisted = survey.unlisted(gpu)
+    if unlisted is None:
         return 0
-    managed = sum(survey.holders[pid]["uvm_map_bytes"] for pid in keepers if pid in survey.holders)
-    return max(0, min(used - idle - sum(known), kept // 100 + managed))
+    return max(0, min(unlisted - idle, may_be_unlisted(survey, kept, keepers)))
+
+
+def may_be_unlisted(survey: Survey, kept: int, keepers: Iterable[int]) -> int:
+    """The most that *keepers*, whom the lists charge *kept* bytes, can use and be charged not."""
+    return kept // 100 + survey.managed_map_bytes(keepers)
 
 
 def _assumed(survey: Survey, gpu: int) -> int:
@@ -394,10 +403,7 @@ def _assumed(survey: Survey, gpu: int) -> int:
     With NVML's v2 numbers the reserve is counted apart, so idle is near zero; with v1 it
     is part of used. What no list explains now counts up to the size of the reserve.
     """
-    device = survey.gpus[gpu]
-    used, reserve = survey.used(gpu), device["reserved_bytes"] or 0
-    sizes = [p["used_bytes"] for p in survey.listed[gpu] if p["state"] != "implausible"]
-    known = [size for size in sizes if size is not None]
-    if used is None or len(known) != len(sizes):
+    unlisted = survey.unlisted(gpu)
+    if unlisted is None:
         return 0
-    return max(0, min(used - sum(known), reserve))
+    return max(0, min(unlisted, survey.gpus[gpu]["reserved_bytes"] or 0))

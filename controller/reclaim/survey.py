@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from fleetmem.agent import shapes
 
@@ -70,6 +70,23 @@ class Survey:
         if used is None or node is None:
             return used
         return max(0, used - self.numa_file_bytes.get(node, 0))
+
+    def named_bytes(self, gpu: int) -> int | None:
+        """What NVML's lists add up to on *gpu*, with dead numbers; None where a size is unknown."""
+        sizes = [p["used_bytes"] for p in self.listed[gpu] if p["state"] != "implausible"]
+        known = [size for size in sizes if size is not None]
+        return sum(known) if len(known) == len(sizes) else None
+
+    def unlisted(self, gpu: int) -> int | None:
+        """What is used on *gpu* beside that, below zero where the lists name more; None where
+        either is not known."""
+        used, named = self.used(gpu), self.named_bytes(gpu)
+        return None if used is None or named is None else used - named
+
+    def managed_map_bytes(self, pids: Iterable[int]) -> int:
+        """Address space of managed memory that *pids* have mapped: how much of it lies on a GPU
+        is not to be seen, and no list has it."""
+        return sum(self.holders[pid]["uvm_map_bytes"] for pid in pids if pid in self.holders)
 
 
 def heir_like(survey: Survey, pid: int) -> bool:

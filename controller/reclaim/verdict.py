@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fleetmem.controller.envelope import VERDICTS, Verdict
-from fleetmem.controller.reclaim.plan import TOLERANCE_BYTES
+from fleetmem.controller.reclaim.plan import TOLERANCE_BYTES, may_be_unlisted
 from fleetmem.controller.reclaim.survey import HEIR_CTL_BYTES
 
 if TYPE_CHECKING:
@@ -114,13 +114,15 @@ def untouched(
     keepers = [s for s in plan.spared if gpu in s.member.held]
     kept = ", ".join(f"{s.member.name} {s.member.pid}" for s in keepers[:3])
     explicit = [s for s in keepers if not s.reach]
-    if keepers and _within(used, bound):
+    explained = _within(survey, gpu, bound) or _explained(survey, gpu, bound)
+    if keepers and explained:
         forced = [s for s in explicit if s.member.kind in ("protected", "foreign", "in_use")]
         verdict: Verdict = "nothing_to_do"
         why = f"held by {kept}: " + "; ".join(dict.fromkeys(s.why for s in keepers[:3]))
         reached = [s for s in keepers if s.reach]
         if reached:
             why += _all_the_same([s.member for s in reached], len(keepers))
+        why += _on_no_list(survey, gpu, bound)
         steps = [f"fleetmem reclaim -H {host} {s.reach} --dry-run" for s in reached]
         steps += [
             s.member.process["owner"]["stop_command"] or ""
@@ -130,8 +132,11 @@ def untouched(
         return GpuJudgement(
             gpu, verdict, used, why, tuple(dict.fromkeys(step for step in steps if step))
         )
-    if _within(used, bound):
+    if _within(survey, gpu, bound):
         return _at_baseline(survey, gpu, used, host)
+    if explained:
+        came = ", ".join(map(str, sorted(survey.held(gpu))))
+        return GpuJudgement(gpu, "nothing_to_do", used, f"process {came} came after the plan")
     return _unexplained(survey, gpu, host, watched_seconds)
 
 
@@ -213,8 +218,43 @@ def _no_reading(survey: Survey, gpu: int) -> GpuJudgement:
     return GpuJudgement(gpu, verdict, None, errors + tail)
 
 
-def _within(used: int, bound: Bound) -> bool:
-    return bound.bound_bytes is not None and used <= bound.bound_bytes
+def _within(survey: Survey, gpu: int, bound: Bound) -> bool:
+    """Whether *gpu* uses at most its bound.
+
+    A bound may allow for memory on no list; none that a list names, a dead process's say, goes
+    under it.
+    """
+    used, named, charged = survey.used(gpu), survey.named_bytes(gpu), bound.charged_bytes
+    if used is None or bound.bound_bytes is None or used > bound.bound_bytes:
+        return False
+    if charged is None or used <= charged:
+        return True
+    return named is not None and named <= (bound.kept_bytes or 0) + TOLERANCE_BYTES
+
+
+def _explained(survey: Survey, gpu: int, bound: Bound) -> bool:
+    """Whether live processes on *gpu* account for what it uses now, whatever the plan saw: others
+    go on working meanwhile."""
+    listed, unlisted = survey.held(gpu), survey.unlisted(gpu)
+    if unlisted is None or not listed or survey.dead(gpu) or not set(listed) <= set(survey.holders):
+        return False
+    spare = may_be_unlisted(survey, survey.named_bytes(gpu) or 0, listed)
+    return unlisted <= bound.baseline.used_bytes + spare + TOLERANCE_BYTES
+
+
+def _on_no_list(survey: Survey, gpu: int, bound: Bound) -> str:
+    """A remark where more is used than the lists say, and who may have it as managed memory."""
+    unlisted = (survey.unlisted(gpu) or 0) - bound.baseline.used_bytes
+    mapped = {pid: survey.managed_map_bytes([pid]) for pid in sorted(survey.held(gpu))}
+    large = [(pid, size) for pid, size in mapped.items() if size > TOLERANCE_BYTES]
+    if unlisted <= TOLERANCE_BYTES or not large:
+        return ""
+    who = ", ".join(f"process {pid} has mapped {_gib(size)}" for pid, size in large[:3])
+    return f"; {_gib(unlisted)} are on no list and may be managed memory, of which {who}"
+
+
+def _gib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 30):.1f} GiB"
 
 
 # --- GPUs the ladder was climbed for -------------------------------------------------------
@@ -227,11 +267,12 @@ def _climbed(
     if used is None:
         return _no_reading(after, gpu)
     alive = [t.member for t in plan.on(gpu) if _lives(after, t.member.key)]
-    if not alive and _within(used, bound):
+    if not alive and _within(after, gpu, bound):
         again = _started_again(plan, members, gpu)
         if again:
             return _respawned(again, gpu, used)
-        return GpuJudgement(gpu, "reclaimed", used, "at most baseline and what spared ones keep")
+        why = "at most baseline and what spared ones keep" + _on_no_list(after, gpu, bound)
+        return GpuJudgement(gpu, "reclaimed", used, why)
     if alive:
         return _still_alive(alive, climbed, gpu, used, host)
     if bound.bound_bytes is None:
@@ -318,8 +359,14 @@ def _still_used(
         node = after.gpus[gpu]["numa_node"]
         why = f"host pages lie in NUMA node {node}"
         return GpuJudgement(gpu, "host_pages", used, why, _cache(host))
-    why = f"no process has it, and it is not back after {climbed.waited_seconds:.0f} s"
-    return GpuJudgement(gpu, "kernel_pinned", used, why)
+    why = f"it is not back after {climbed.waited_seconds:.0f} s"
+    remark = _on_no_list(after, gpu, plan.bounds[gpu])
+    if remark and _explained(after, gpu, plan.bounds[gpu]):
+        verdict: Verdict = "held_by"
+        why += remark
+    else:
+        verdict, why = "kernel_pinned", f"no process has it, and {why}"
+    return GpuJudgement(gpu, verdict, used, why)
 
 
 def _started_again(plan: Plan, members: Classified, gpu: int) -> list[Member]:

@@ -376,6 +376,107 @@ def test_unexplained() -> None:
     assert alone(named).why == "NVML names process 60, which shows no file of the driver"
 
 
+# --- managed memory, which is on no list ------------------------------------------------------
+
+SPARED = identity(51, launcher_alive=True)
+MUCH = holder(51, uvm_map_bytes=30 * GIB)
+
+
+def beside(used: int, *rows: Any, target: bool = False) -> Survey:
+    """51 has 30 GiB of managed memory mapped, and NVML charges it 1 GiB; *rows* are of others."""
+    who = (TARGET, SPARED) if target else (SPARED,)
+    holders = (holder(50), MUCH) if target else (MUCH,)
+    return survey(*who, holders=holders, lists={0: [*rows, listed(51, GIB)]}, used={0: used})
+
+
+BOTH = beside(8 * GIB, listed(50, 3 * GIB), target=True)
+"""4 GiB are on no list: 50's or 51's."""
+
+MAY_BE = "on no list and may be managed memory, of which process 51 has mapped 30.0 GiB"
+
+
+def managed(after: Survey, before: Survey = BOTH, seconds: float = 1.0) -> GpuJudgement:
+    """The verdict over GPU 0 once 50 was ended; idle, it uses nothing."""
+    options = ReclaimOptions(gpu="0", pids=(50,))
+    made = make_plan(before, classify(before, rules()), options, {"GPU-0": 0})
+    how = Climbed(waited_seconds=seconds)
+    (row,) = judge(made, after, classify(after, rules()), how, "h1")
+    return row
+
+
+def test_what_a_dead_process_still_has_is_no_managed_memory_of_another() -> None:
+    """The 4 GiB are back and 50's own 3 GiB are not: they are on the list, under its number."""
+    after = beside(4 * GIB, listed(50, 3 * GIB, "dead"))
+    assert managed(after).verdict == "releasing"
+    assert managed(after, seconds=61.0).verdict == "kernel_pinned"
+    unknown = beside(4 * GIB, listed(50, None, "dead"))
+    assert managed(unknown).verdict == "releasing"
+
+
+def test_what_is_on_no_list_afterwards_is_said() -> None:
+    """Nobody can tell whether 4 GiB are the spared one's: it is said who has how much mapped."""
+    row = managed(beside(5 * GIB))
+    assert row.verdict == "reclaimed"
+    assert row.why == f"at most baseline and what spared ones keep; 4.0 GiB are {MAY_BE}"
+    assert managed(beside(GIB)).why == "at most baseline and what spared ones keep"
+
+
+def test_managed_memory_that_moves_to_the_room_that_came_back_is_not_pinned_by_the_kernel() -> None:
+    """51 has more on the GPU than before: it was more than the GPU had room for."""
+    after = beside(20 * GIB)
+    assert managed(after).verdict == "releasing"
+    row = managed(after, seconds=61.0)
+    assert row.verdict == "held_by"
+    assert row.why == f"it is not back after 61 s; 19.0 GiB are {MAY_BE}"
+    assert managed(beside(40 * GIB), seconds=61.0).verdict == "kernel_pinned"
+
+
+def test_nothing_to_do_says_what_is_on_no_list() -> None:
+    found = beside(5 * GIB)
+    made = make_plan(found, classify(found, rules()), ReclaimOptions(), {"GPU-0": 0})
+    row = planned(made, found, "h1")[0]
+    assert row.verdict == "nothing_to_do"
+    assert row.why.endswith(f"; 4.0 GiB are {MAY_BE}")
+    left = alone(beside(9 * GIB, listed(50, 4 * GIB, "dead")), 61.0)
+    assert left.verdict == "kernel_pinned"
+
+
+# --- GPUs that others work on meanwhile -------------------------------------------------------
+
+
+def meanwhile(now: Survey, before: Survey) -> GpuJudgement:
+    """The verdict over GPU 1, on which nothing was to be done, after GPU 0's target is gone."""
+    made = plan(before)
+    rows = judge(made, now, classify(now, rules()), Climbed(waited_seconds=1.0), "h1")
+    assert [row.verdict for row in rows if row.index == 0] == ["reclaimed"]
+    return next(row for row in rows if row.index == 1)
+
+
+def test_a_job_that_grows_meanwhile_is_no_riddle() -> None:
+    before = survey(
+        TARGET,
+        SPARED,
+        holders=(holder(50), holder(51)),
+        lists={0: [listed(50, 50 * GIB)], 1: [listed(51, 20 * GIB)]},
+    )
+    grown = survey(SPARED, holders=(holder(51),), lists={1: [listed(51, 25 * GIB)]})
+    row = meanwhile(grown, before)
+    assert row.verdict == "nothing_to_do"
+    assert row.why.startswith("held by python3 51")
+    leaking = survey(
+        SPARED, holders=(holder(51),), lists={1: [listed(51, 20 * GIB)]}, used={1: 25 * GIB}
+    )
+    assert meanwhile(leaking, before).verdict == "cannot_attribute"
+
+
+def test_a_job_that_starts_meanwhile_is_no_riddle() -> None:
+    now = survey(SPARED, holders=(holder(51),), lists={1: [listed(51, 20 * GIB)]})
+    row = meanwhile(now, BEFORE)
+    assert (row.verdict, row.why) == ("nothing_to_do", "process 51 came after the plan")
+    unseen = survey(SPARED, lists={1: [listed(51, 20 * GIB)]})
+    assert meanwhile(unseen, BEFORE).verdict == "cannot_attribute"
+
+
 # --- dry runs and hosts --------------------------------------------------------------------
 
 
