@@ -1,4 +1,4 @@
-"""The tables below the places: file pages by directory, and processes. Pure."""
+"""The table of file pages below the places, by directory. Pure."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fleetmem.controller.aggregate import fold_numbers
-from fleetmem.controller.memory_shapes import CachedFile, Process, Snapshot
+from fleetmem.controller.memory_shapes import CachedFile, Snapshot
 from fleetmem.controller.memory_table import directory
 from fleetmem.controller.render.line import Line, left, right
 from fleetmem.controller.render.safe import safe
-from fleetmem.controller.render.size import GIB, NONE, count, gib, thousands
+from fleetmem.controller.render.size import GIB, NONE, count, thousands
 
 _ROWS = 8
 _NAME = 34
@@ -165,47 +165,3 @@ def _untraced(section: Snapshot, columns: Sequence[Sequence[str]]) -> list[Line]
         unknown = count(coverage["unknown"], "file")
         lines.append(((f"  {unknown} may not be measured by this user", "warn"),))
     return lines
-
-
-# --- processes -----------------------------------------------------------------------------
-
-
-def process_lines(section: Snapshot) -> list[Line]:
-    """Processes with GPU memory, where they hold 5 % of a GPU; else nothing."""
-    totals = {gpu["uuid"]: (gpu["index"], gpu["total_bytes"]) for gpu in section["gpus"]}
-    large = [
-        process
-        for process in section["processes"]
-        if any(
-            ((size or 0) + _managed(process, uuid)) * _SHARE >= (totals[uuid][1] or 1)
-            for uuid, size in process["gpus"].items()
-            if uuid in totals
-        )
-    ]
-    if not large:
-        return []
-    head = f"{right('PID', 8)}  {left('OWNER', 44)}{left('GPU', 8)}"
-    numbers = "".join(right(name, 9) for name in ("CUDA", "PINNED", "ANON"))
-    lines: list[Line] = [((head + numbers, "dim"),)]
-    for process in large[:_ROWS]:
-        gpus = fold_numbers(totals[uuid][0] for uuid in process["gpus"] if uuid in totals)
-        held: int | None = 0
-        for uuid, size in process["gpus"].items():
-            known = held is not None and size is not None
-            held = (held or 0) + (size or 0) + _managed(process, uuid) if known else None
-        name = process["name"]
-        owner = f"{process['owner']} · {name}" if process["owner"] else name
-        user = f" ({process['user']})" if process["user"] not in (None, "root") else ""
-        text = f"{right(str(process['pid']), 8)}  {left(safe(owner + user), 44)}{left(gpus, 8)}"
-        text += "".join(
-            right(gib(size), 9) for size in (held, process["pinned_bytes"], process["anon_bytes"])
-        )
-        lines.append(((text, ""),))
-    if len(large) > _ROWS:
-        lines.append(((f"  {len(large) - _ROWS} more; -o json lists all", "dim"),))
-    return lines
-
-
-def _managed(process: Process, uuid: str) -> int:
-    """Managed memory it could have there; snapshots of an older history do not say."""
-    return process.get("managed_by_gpu", {}).get(uuid, 0)

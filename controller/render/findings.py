@@ -19,7 +19,7 @@ _LINES = 3
 _MAX_NEXT = 6
 
 
-def finding_lines(findings: Sequence[Finding]) -> list[Line]:
+def finding_lines(findings: Sequence[Finding], width: int = WIDTH) -> list[Line]:
     """One block a finding: glyph, rule, what is seen, what it means."""
     lines: list[Line] = []
     for one in findings:
@@ -27,18 +27,23 @@ def finding_lines(findings: Sequence[Finding]) -> list[Line]:
         name = one["rule"].rpartition("/")[2]
         indent = max(22, len(name) + 4)
         say = str(one["evidence"].get("say") or one["subject"])
-        pieces = wrap(safe(say), WIDTH - indent)
+        pieces = wrap(safe(say), width - indent)
         lines.append(((f"{glyph} {left(name, indent - 2)}", style), (pieces[0], "")))
         lines += [((" " * indent + piece, ""),) for piece in pieces[1:]]
         if one["advice"]:
-            advice = wrap(safe(one["advice"]), WIDTH - indent)
+            advice = wrap(safe(one["advice"]), width - indent)
             lines += [((" " * indent + piece, "dim"),) for piece in advice]
     return lines
 
 
 def finding_steps(findings: Sequence[Finding]) -> list[Line]:
     """The commands at the end, whole, each once."""
-    steps = list(dict.fromkeys(step for one in findings for step in one["next"]))
+    return step_lines([step for one in findings for step in one["next"]])
+
+
+def step_lines(commands: Sequence[str]) -> list[Line]:
+    """Whole commands to copy, each once."""
+    steps = list(dict.fromkeys(commands))
     lines: list[Line] = []
     for step in steps[:_MAX_NEXT]:
         lead = "  next   " if not lines else " " * 9

@@ -12,7 +12,7 @@ from fleetmem.controller.render.diff import diff_lines
 from fleetmem.controller.render.findings import finding_lines, finding_steps
 from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
 from fleetmem.controller.render.safe import safe
-from fleetmem.controller.render.snapshot import snapshot_lines
+from fleetmem.controller.render.snapshot import look_lines
 from fleetmem.controller.startup.prefix import pieces, split_head
 
 ORDER = ("before-load", "after-load", "after-init", "failed")
@@ -26,7 +26,7 @@ _DELAY = 9
 def follow_lines(envelope: Envelope, asked: bool = False) -> list[Line]:
     """The whole screen; *asked*: files were named."""
     quiet: Envelope = {**envelope, "findings": []}
-    lines = snapshot_lines(quiet, asked) if _looked(envelope) else _not_looked(envelope)
+    lines = look_lines(quiet, asked) if _looked(envelope) else _not_looked(envelope)
     marks = _marks(envelope)
     lines += [(), *marks] if marks else []
     for before, after in _pairs(envelope):

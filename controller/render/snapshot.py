@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from collections.abc import Sequence
 
 from fleetmem.controller.aggregate import fold_hosts, fold_names
 from fleetmem.controller.envelope import Envelope, HostEntry, absent, reading_of
 from fleetmem.controller.memory_shapes import Snapshot
-from fleetmem.controller.render.file_table import file_lines, process_lines, wants_files
-from fleetmem.controller.render.findings import finding_lines, finding_steps
+from fleetmem.controller.nodeset import expand
+from fleetmem.controller.render.file_table import file_lines, wants_files
+from fleetmem.controller.render.findings import finding_lines, step_lines
+from fleetmem.controller.render.holder_table import (
+    folded_holder_lines,
+    holder_lines,
+    orphaned,
+)
 from fleetmem.controller.render.line import WIDTH, Line, cells, left, right, wrap
 from fleetmem.controller.render.places import (
     COLUMNS,
@@ -25,7 +32,9 @@ from fleetmem.controller.render.size import GIB, NONE, count
 _HOSTS = 18
 _CLASS = 11
 _FIGURE = 7
-_ROOM = WIDTH - _HOSTS - _CLASS
+_NARROW = 92
+"""Below that many columns the hosts of a row have a line of their own."""
+_INDENT = 4
 
 
 def head_lines(entry: HostEntry, section: Snapshot, run: str, width: int = WIDTH) -> list[Line]:
@@ -77,28 +86,30 @@ def host_lines(entry: HostEntry, section: Snapshot, run: str, width: int = WIDTH
     return lines
 
 
-def below_lines(envelope: Envelope, entry: HostEntry, section: Snapshot, asked: bool) -> list[Line]:
-    """What comes below the places: files, processes, findings, next steps."""
+def below_lines(
+    envelope: Envelope, entry: HostEntry, section: Snapshot, asked: bool, width: int = WIDTH
+) -> list[Line]:
+    """What comes below the places: holders, files, findings, gaps."""
     blocks = [
+        holder_lines(entry, section, width),
         file_lines(section) if wants_files(section, asked) else [],
-        process_lines(section),
-        finding_lines(envelope["findings"]),
-        _unread(entry),
+        finding_lines(envelope["findings"], width),
+        _unread(entry, width),
     ]
     lines: list[Line] = []
     for block in blocks:
         if block:
             lines += [(), *block]
-    return lines + finding_steps(envelope["findings"])
+    return lines
 
 
-def _unread(entry: HostEntry) -> list[Line]:
+def _unread(entry: HostEntry, width: int) -> list[Line]:
     lines: list[Line] = []
     for name, reading in entry["readings"].items():
         if reading["outcome"] == "ok" or absent(name, reading):
             continue
         text = f"{name} {reading['outcome']}: {reading['reason'] or 'no reason given'}"
-        lines += [((piece, "warn"),) for piece in wrap(safe(text), WIDTH)]
+        lines += [((piece, "warn"),) for piece in wrap(safe(text), width)]
     return lines
 
 
@@ -109,21 +120,50 @@ def snapshot_lines(
     envelope: Envelope, asked: bool = False, width: int = WIDTH, *, places_shown: bool = False
 ) -> list[Line]:
     """The whole screen. *places_shown*: the first part of one host is on the screen already."""
+    lines = look_lines(envelope, asked, width, places_shown=places_shown)
+    return [*lines, *step_lines(_steps(envelope))]
+
+
+def _steps(envelope: Envelope) -> list[str]:
+    """What findings lead to, and one dry run for all holders that nobody is left of."""
+    hosts = orphaned(envelope["hosts"])
+    steps = [
+        step
+        for one in envelope["findings"]
+        for step in one["next"]
+        if not (_is_dry_run(step, one["hosts"]) and set(expand(one["hosts"])) <= set(hosts))
+    ]
+    return [*steps, f"fleetmem reclaim{_of(fold_hosts(hosts))}"] if hosts else steps
+
+
+def _is_dry_run(step: str, hosts: str) -> bool:
+    """Whether *step* is a dry run without a scope; it may say how hosts are reached, too."""
+    return step.startswith("fleetmem reclaim ") and step.endswith(_of(hosts))
+
+
+def _of(hosts: str) -> str:
+    return f" -H {shlex.quote(hosts)} --dry-run"
+
+
+def look_lines(
+    envelope: Envelope, asked: bool = False, width: int = WIDTH, *, places_shown: bool = False
+) -> list[Line]:
+    """The screen without the commands at its end."""
     entries = envelope["hosts"]
     run = envelope["run"]["id"]
     if len(entries) == 1 and "snapshot" in entries[0]:
         entry, section = entries[0], entries[0]["snapshot"]
         first = [] if places_shown else host_lines(entry, section, run, width)
-        return [*first, *below_lines(envelope, entry, section, asked)]
-    return _several(envelope)
+        return [*first, *below_lines(envelope, entry, section, asked, width)]
+    return _several(envelope, width)
 
 
-def _several(envelope: Envelope) -> list[Line]:
+def _several(envelope: Envelope, width: int) -> list[Line]:
     entries = envelope["hosts"]
     summary = envelope["summary"]
     said = ", ".join(f"{n} {word}" for word, n in summary.items() if word != "targeted" and n)
     title = f"{count(summary['targeted'], 'host')}: {said} · GiB · run {envelope['run']['id']}"
-    lines: list[Line] = [((piece, "bold"),) for piece in wrap(title, WIDTH)]
+    lines: list[Line] = [((piece, "bold"),) for piece in wrap(title, width)]
     groups: dict[tuple[str, int, int], list[tuple[str, Place]]] = {}
     for entry in entries:
         if "snapshot" not in entry:
@@ -141,18 +181,21 @@ def _several(envelope: Envelope) -> list[Line]:
 
     ordered = sorted(groups, key=rank)
     if groups:
-        figures, widths = _columns([groups[key] for key in ordered])
-        head = left("HOSTS", _HOSTS) + left("WHERE", _CLASS) + _cells(COLUMNS, widths)
-        lines += [(), ((head, "dim"),)]
+        lead = _HOSTS if width >= _NARROW else _INDENT
+        room = width - lead - _CLASS
+        figures, widths = _columns([groups[key] for key in ordered], room)
+        head = left("HOSTS" if lead == _HOSTS else "", lead) + left("WHERE", _CLASS)
+        lines += [(), ((head + _cells(COLUMNS, widths), "dim"),)]
         for key, texts in zip(ordered, figures, strict=True):
-            lines += _group(key, groups[key], _cells(texts, widths))
-    lines += failed_lines(entries)
+            lines += _group(key, groups[key], _cells(texts, widths), lead, width)
+    held = folded_holder_lines(entries, width)
+    lines += [(), *held] if held else []
+    lines += failed_lines(entries, width)
     if envelope["findings"]:
         lines.append(())
         for one in envelope["findings"]:
             shown = {**one, "evidence": {"say": f"{one['hosts']}: {one['evidence']['say']}"}}
-            lines += finding_lines([shown])  # type: ignore[list-item]  # the same keys
-        lines += finding_steps(envelope["findings"])
+            lines += finding_lines([shown], width)  # type: ignore[list-item]  # the same keys
     return lines
 
 
@@ -169,18 +212,24 @@ def _filled(rows: Sequence[tuple[str, Place]]) -> float:
 
 
 def _group(
-    key: tuple[str, int, int], rows: Sequence[tuple[str, Place]], figures: str
+    key: tuple[str, int, int],
+    rows: Sequence[tuple[str, Place]],
+    figures: str,
+    lead: int,
+    width: int,
 ) -> list[Line]:
     name, each, _ = key
     text = left(f"{each} × {name}" if each > 1 else name, _CLASS) + figures
     folded = safe(fold_hosts(host for host, _ in rows))
-    if len(folded) < _HOSTS:
-        return [((left(folded, _HOSTS), ""), (text, ""))]
-    names: list[Line] = [((piece, ""),) for piece in wrap(folded, WIDTH)]
-    return [*names, ((" " * _HOSTS + text, ""),)]
+    if cells(folded) < lead:
+        return [((left(folded, lead), ""), (text, ""))]
+    names: list[Line] = [((piece, ""),) for piece in wrap(folded, width)]
+    return [*names, ((" " * lead + text, ""),)]
 
 
-def _columns(groups: Sequence[Sequence[tuple[str, Place]]]) -> tuple[list[list[str]], list[int]]:
+def _columns(
+    groups: Sequence[Sequence[tuple[str, Place]]], room: int
+) -> tuple[list[list[str]], list[int]]:
     """The figures of each group and each column's width; ranges lose tenths where room is short."""
     found: list[list[str]] = []
     widths: list[int] = []
@@ -192,7 +241,7 @@ def _columns(groups: Sequence[Sequence[tuple[str, Place]]]) -> tuple[list[list[s
         widths = [
             max(_FIGURE, *(cells(row[at]) + 1 for row in found)) for at in range(len(COLUMNS))
         ]
-        if sum(widths) <= _ROOM:
+        if sum(widths) <= room:
             break
     return found, widths
 
@@ -213,7 +262,7 @@ def _range(sizes: Sequence[int | None], tenths: bool) -> str:
     return first if first == last else f"{first}–{last}"
 
 
-def failed_lines(entries: Sequence[HostEntry]) -> list[Line]:
+def failed_lines(entries: Sequence[HostEntry], width: int = WIDTH) -> list[Line]:
     """Hosts without a table, by their reason."""
     reasons: dict[str, list[str]] = {}
     for entry in entries:
@@ -232,5 +281,5 @@ def failed_lines(entries: Sequence[HostEntry]) -> list[Line]:
     for reason, hosts in reasons.items():
         text = f"{safe(fold_hosts(hosts))}: {safe(reason)}"
         lines += [((("✗ " if n == 0 else "  ") + piece, "bad"),)
-                  for n, piece in enumerate(wrap(text, WIDTH - 2))]  # fmt: skip
+                  for n, piece in enumerate(wrap(text, width - 2))]  # fmt: skip
     return lines

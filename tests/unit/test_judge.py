@@ -329,3 +329,18 @@ def test_a_kill_is_told_of_the_group_it_happened_in(shipped: list[playbook.Playb
     assert said == {
         "/kubepods": 5, "/kubepods/pod1": 3, "/kubepods/pod1/engine": 3, "/kubepods/pod3/x": 1,
     }  # fmt: skip
+
+
+def test_memory_of_processes_that_have_ended(shipped: list[playbook.Playbook]) -> None:
+    """Added up over the GPUs; a fork may keep it, so a dry run is what comes next."""
+    found = readings(listed={0: {41: 600, 42: 700}})
+    assert judge(shipped, [case(found)]) == []
+    rows = found["gpu.processes"]["gpus"][0]["processes"]
+    for row in rows:
+        row["state"] = "dead"
+    (one,) = judge(shipped, [case(found)])
+    assert (one["rule"], one["severity"]) == ("memory/held-by-no-process", "warn")
+    assert one["evidence"]["say"] == "1.3 GiB of GPU memory belong to pids that no process here has"
+    assert one["next"] == ["fleetmem reclaim -H h1 --dry-run"]
+    rows[0]["state"] = "implausible"
+    assert judge(shipped, [case(found)]) == []

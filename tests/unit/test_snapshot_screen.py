@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from fleetmem.controller import envelope as env
 from fleetmem.controller.memory import snapshot
 from fleetmem.controller.memory_gather import partial
-from fleetmem.controller.render.file_table import file_lines, process_lines, wants_files
+from fleetmem.controller.render.file_table import file_lines, wants_files
 from fleetmem.controller.render.findings import folded_lines
 from fleetmem.controller.render.line import WIDTH, cells, plain
 from fleetmem.controller.render.places import COLUMNS as PLACE_COLUMNS
@@ -148,13 +148,6 @@ def test_without_a_gpu_node_files_are_shown_when_asked_for() -> None:
     assert wants_files(section, True)
 
 
-def test_processes_are_shown_where_they_hold_a_twentieth_of_a_gpu() -> None:
-    found = readings(listed={0: {41: 1000}}, processes=[process(41, "python3", 300)])
-    lines = text(process_lines(snapshot(found)))
-    assert lines[1].split() == ["41", "python3", "0", "1.0", "0", "0.3"]
-    assert process_lines(snapshot(readings(listed={0: {41: 20}}))) == []
-
-
 def test_one_host_as_a_whole() -> None:
     finding = {
         "rule": "hbm-page-cache/file-pages-on-gpu",
@@ -205,6 +198,18 @@ def test_many_hosts_are_folded_by_what_they_have() -> None:
     assert hbm.startswith("gh200-[01-16]")
     assert "8.0–18.0" in hbm
     assert any("gh200-17: unreachable: connect_timeout" in line for line in lines)
+
+
+def test_many_hosts_at_eighty_columns_keep_every_column() -> None:
+    hosts = {f"gh200-{n:02d}": story() for n in range(1, 17)}
+    one = hosts["gh200-01"]["numa.nodes"]["nodes"][1]
+    one["free_bytes"] -= 10 * GIB
+    one["file_bytes"] += 10 * GIB
+    lines = [plain(line) for line in snapshot_lines(envelope(hosts), width=80)]
+    assert max(map(cells, lines)) <= 80
+    assert lines[2].split() == ["WHERE", *PLACE_COLUMNS]
+    assert lines[3] == "gh200-[01-16]"
+    assert lines[4].split()[:4] == ["GPU", "HBM", "142.0", "8.0–18.0"]
 
 
 def test_the_figures_of_equal_hosts_add_up() -> None:
