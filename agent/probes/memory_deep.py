@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 from fleetmem.agent import sysroot
-from fleetmem.agent.probes import mappings
+from fleetmem.agent.probes import mappings, tasks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,15 +20,16 @@ DRIVER = b"/dev/nvidia"
 def look(pid: int, nodes: bool) -> Iterator[object]:
     """The facts of one process as a dictionary, "denied", or nothing where it is gone."""
     try:
-        proportional = rollup(pid)
-        shared, driver, unnamed = objects(pid)
+        place = _place(pid)
+        proportional = rollup(place)
+        shared, driver, unnamed = objects(pid, place)
         if proportional is not None:
             proportional["pss_unnamed_shmem_bytes"] = unnamed
         yield {
             "proportional": proportional,
             "shared": shared,
             "driver": driver,
-            "numa": numa_maps(pid) if nodes else None,
+            "numa": numa_maps(place) if nodes else None,
         }
     except PermissionError:
         yield "denied"
@@ -36,10 +37,18 @@ def look(pid: int, nodes: bool) -> Iterator[object]:
         return
 
 
-def rollup(pid: int) -> Optional[Dict[str, Optional[int]]]:
+def _place(pid: int) -> str:
+    """Where /proc shows the memory of a process: its own folder, or another task's where the
+    leader has ended."""
+    found = tasks.stat(pid)
+    live = tasks.live_task(found) if found is not None else None
+    return "/proc/%d" % pid if live in (None, pid) else "/proc/%d/task/%d" % (pid, live)
+
+
+def rollup(place: str) -> Optional[Dict[str, Optional[int]]]:
     """smaps_rollup in bytes, ``None`` where the kernel has none (before 4.14)."""
     try:
-        data = sysroot.read("/proc/%d/smaps_rollup" % pid)
+        data = sysroot.read(place + "/smaps_rollup")
     except FileNotFoundError:
         return None
     fields: Dict[bytes, int] = {}
@@ -73,7 +82,7 @@ def kind_of(path: bytes) -> Optional[str]:
     return "posix" if path.startswith(b"/dev/shm/") else None
 
 
-def objects(pid: int) -> Any:
+def objects(pid: int, place: str) -> Any:
     """(shared objects, the driver's mappings or ``None``, proportional size of shared memory
     without a name) of one process.
 
@@ -106,7 +115,7 @@ def objects(pid: int) -> Any:
     rows = sorted(found.values(), key=lambda row: -row["map_bytes"])[:MOST_OBJECTS]
     if not driver_bytes and not unnamed:
         return rows, None, 0
-    found_sizes = sizes(pid)
+    found_sizes = sizes(place)
     if not driver_bytes:
         return rows, None, found_sizes.unnamed_bytes
     driver = {
@@ -137,11 +146,16 @@ class Sizes:
         self.pinned_resident_bytes = 0
 
 
-def sizes(pid: int) -> Sizes:
+def _lines(name: str) -> List[bytes]:
+    """Whole lines: the end of a long file may be cut off."""
+    return sysroot.read(name, 4 * sysroot.LARGE).rpartition(b"\n")[0].split(b"\n")
+
+
+def sizes(place: str) -> Sizes:
     """The mappings of one process by what they are of, from smaps."""
     found = Sizes()
     path = b""
-    for line in sysroot.read("/proc/%d/smaps" % pid, 4 * sysroot.LARGE).split(b"\n"):
+    for line in _lines(place + "/smaps"):
         if line[:4] == b"Rss:":
             if path.startswith(ZERO):
                 found.pinned_resident_bytes += int(line.split()[1]) * 1024
@@ -159,16 +173,16 @@ def sizes(pid: int) -> Sizes:
     return found
 
 
-def numa_maps(pid: int) -> Optional[Dict[str, Any]]:
+def numa_maps(place: str) -> Optional[Dict[str, Any]]:
     """Bytes by node and backing, and mapped bytes by policy; ``None`` without NUMA."""
     try:
-        data = sysroot.read("/proc/%d/numa_maps" % pid, 4 * sysroot.LARGE)
+        lines = _lines(place + "/numa_maps")
     except FileNotFoundError:
         return None
     by_node: Dict[str, Dict[str, int]] = {}
     policies: Dict[str, int] = {}
     usual = os.sysconf("SC_PAGE_SIZE")  # of a line that does not say
-    for line in data.split(b"\n"):
+    for line in lines:
         words = line.split()
         if len(words) < 2:
             continue

@@ -141,15 +141,12 @@ def vmalloc_pages(text: str) -> Optional[Dict[int, int]]:
         words = line.split()
         if "vmalloc" not in words:
             continue
-        by_node = [word for word in words if word[0] == "N" and word[1:2].isdigit()]
-        if by_node:
-            for word in by_node:
-                node, _, count = word[1:].partition("=")
+        counts = [word for word in words if word[0] == "N" and word[1:2].isdigit()]
+        counts = counts or ["N0=" + word[6:] for word in words if word[:6] == "pages="]
+        for word in counts:
+            node, _, count = word[1:].partition("=")
+            if node.isdigit() and count.isdigit():
                 found[int(node)] = found.get(int(node), 0) + int(count)
-        else:
-            for word in words:
-                if word.startswith("pages="):
-                    found[0] = found.get(0, 0) + int(word[6:])
     return found if text else None
 
 

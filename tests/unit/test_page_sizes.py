@@ -76,7 +76,7 @@ def test_a_process_s_pages_by_node(page: int, put: Any) -> None:
         "200000 default file=/lib/x mapped=5 N0=5 kernelpagesize_kB=4\n"
         "300000 bind:1 file=/anon_hugepage\\040(deleted) huge N1=2 kernelpagesize_kB=32768\n",
     )
-    found = memory_deep.numa_maps(7)
+    found = memory_deep.numa_maps("/proc/7")
     assert found == {
         "by_numa_node": {
             "0": {"anon_bytes": page, "file_bytes": 5 * 4096},

@@ -165,6 +165,75 @@ def test_the_memory_of_a_process_without_its_main_thread(files: Files) -> None:
     assert memory.read_status(8) is None
 
 
+WITHOUT_LEADER = """
+import ctypes, threading
+a = bytearray(40 << 20)
+z = mmap.mmap(-1, 8 << 20); z[:] = b'y' * len(z)
+def stay():
+    leader = f"/proc/{os.getpid()}/stat"
+    while open(leader).read().rpartition(")")[2].split()[0] != "Z":
+        time.sleep(0.01)
+    print("ready", flush=True)
+    time.sleep(600)
+threading.Thread(target=stay).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+def test_a_real_process_without_its_main_thread() -> None:
+    """Its own folder in /proc shows no memory any more; that of another task does."""
+    running = holder(WITHOUT_LEADER)
+    try:
+        _, _, reading = call("processes.memory", pids=(running.pid,), rows=0, largest=0, numa=1)
+        assert Path(f"/proc/{running.pid}/maps").read_bytes() == b""
+    finally:
+        end(running)
+    (row,) = reading["processes"]
+    assert 40 * MIB <= row["anon_bytes"] < 80 * MIB
+    share = row["proportional"]
+    assert 40 * MIB <= share["private_bytes"] < 80 * MIB
+    assert 8 * MIB <= share["pss_unnamed_shmem_bytes"] < 9 * MIB
+    if row["numa"] is not None:
+        by_node = row["numa"]["by_numa_node"].values()
+        assert sum(node.get("anon_bytes", 0) for node in by_node) >= 40 * MIB
+
+
+def test_lines_of_smaps_and_numa_maps_of_odd_shapes(files: Files) -> None:
+    """Cut off, a policy of two words, a name with a blank, fields of newer kernels."""
+    files.put("/proc/7/smaps_rollup", "0-1 ---p 0 0:0 0 [rollup]\nPss: 8 kB\nPss_Dirty: 1 kB\n")
+    files.put(
+        "/proc/7/maps",
+        "200000000-200200000 rw-s 0 00:05 91 /dev/nvidia-uvm (deleted)\n"
+        "ffffff0000000000-ffffff0000100000 rw-s 0 00:05 92 /dev/nvidiactl\n",
+    )
+    files.put(
+        "/proc/7/smaps",
+        "200000000-200200000 rw-s 0 00:05 91 /dev/nvidia-uvm (deleted)\n"
+        "Rss: 64 kB\nPss: 64 kB\nPss_Dirty: 64 kB\nVmFlags: rd wr sh mr mw me ms pf io de dd sd\n"
+        "ffffff0000000000-ffffff0000100000 rw-s 0 00:05 92 /dev/nvidiactl\n"
+        "Rss: 32 kB\nPss: 16 kB\n"
+        "ffffff0000100000-ffffff0000200000 rw-p 0 00:00 0 \n"
+        "Rss: 99 kB\nPss: 99 kB\n"
+        "ffffff0000200000-ffffff0000300000 rw-s 0 00:05 92 /dev/nvidiactl\nRss: 32 kB\nPss:",
+    )
+    files.put(
+        "/proc/7/numa_maps",
+        "200000000 prefer (many):0-1 file=/dev/nvidia-uvm\\040(deleted) mapped=16 N1=16"
+        " kernelpagesize_kB=4\n"
+        "ffffff0000000000 default file=/dev/nvidiactl dirty=8 active=0 N0=8 kernelpagesize_kB=4\n"
+        "ffffff0000200000 default\n"
+        "\n"
+        "ffffff0000300000 default file=/dev/nvidiactl N0=8 kernelpagesize_kB=",
+    )
+    found = deep(7)
+    assert found["driver"]["uvm_pss_bytes"] == 64 * 1024
+    assert found["driver"]["pss_bytes"] == 16 * 1024
+    assert found["numa"]["by_numa_node"] == {
+        "0": {"driver_bytes": 32 * 1024},
+        "1": {"managed_bytes": 64 * 1024},
+    }
+
+
 def test_cgroups_of_version_2(files: Files) -> None:
     files.put("/proc/self/mountinfo", "1 2 0:3 / /sys/fs/cgroup rw - cgroup2 cgroup2 rw\n")
     top = "/sys/fs/cgroup"

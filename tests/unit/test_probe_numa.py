@@ -8,6 +8,8 @@ from typing import Any
 
 import psutil
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleetmem.agent import sysroot
 from fleetmem.agent.probes import numa, numa_gpus, numa_settings
@@ -169,6 +171,31 @@ def test_vmalloc_of_a_kernel_without_numa() -> None:
     assert numa.vmalloc_pages(line * 3) == {0: 12}
     assert numa.vmalloc_pages(line + line[:-10]) == {0: 4}  # cut off
     assert numa.vmalloc_pages("") is None
+
+
+def test_vmalloc_as_kernels_write_it() -> None:
+    """Lines as of 4.4 to 6.18, x86 and arm64; a function's name is no figure."""
+    text = (
+        "0xffffc900000c0000-0xffffc900000c2000    8192 module_alloc_update_bounds+0xc/0x60 pages=1"
+        " vmalloc N0=1\n"
+        "0x(____ptrval____)-0x(____ptrval____)   12288 0xffffffffc0a1b2c3 pages=2 vmalloc N1=2\n"
+        "0xffff800080000000-0xffff800080010000   65536 gic_of_init+0x1/0x2 phys=0x8000000 ioremap\n"
+        "0x0000000000000000-0x0000000000000000 2101248 bpf_prog_alloc+0x1/0x2 [N2x] pages=512"
+        " vmalloc user vpages N0=256 N1=256\n"
+        "0x1-0x2   12288 N4mangledE+0x1/0x2 pages=2 vmalloc N0=2\n"
+        "0x1-0x2 1048576 unpurged vm_area\n"
+        "0x1-0x2 4194304 vm_map_ram\n"
+        "0x1-0x2    8192 N7=strange pages=1 vmalloc\n"
+        "\n"
+    )
+    assert numa.vmalloc_pages(text) == {0: 1 + 256 + 2, 1: 2 + 256}
+    assert numa.vmalloc_pages("no lines") == {}
+
+
+@given(st.text(alphabet="0x-9aN=12 pgesvmaloc\n\t", max_size=200))
+def test_vmalloc_whatever_is_written(text: str) -> None:
+    found = numa.vmalloc_pages(text)
+    assert found is None or all(node >= 0 and pages >= 0 for node, pages in found.items())
 
 
 def test_a_gpu_s_node_by_the_driver(made: Made) -> None:
