@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller import envelope as env
-from fleetmem.controller.errors import UsageError
+from fleetmem.controller.errors import ProbeFailed, UsageError
+from fleetmem.controller.gather import judging
 from fleetmem.controller.judge import Case, judge
 from fleetmem.controller.memory import snapshot
 from fleetmem.controller.memory_gather import plain
@@ -146,7 +148,8 @@ def diff(history: History, first: str, second: str) -> Envelope:
 
 
 def _entry(name: str, old: HostEntry | None, new: HostEntry | None) -> HostEntry:
-    before, after = _section(old), _section(new)
+    was, now = _alike(old, new)
+    before, after = _section(old, was), _section(new, now)
     if before is None or after is None:
         entry = env.new_host(name, "not_attempted")
         which = (
@@ -163,14 +166,47 @@ def _entry(name: str, old: HostEntry | None, new: HostEntry | None) -> HostEntry
     return entry
 
 
-def _section(entry: HostEntry | None) -> Snapshot | None:
-    """What a run recorded, made again from its readings where it made no table itself."""
+Readings = dict[str, Any]
+
+
+def _section(entry: HostEntry | None, readings: Readings) -> Snapshot | None:
+    """What a run recorded, made again from its readings: an older version saw less in them, and
+    that is no change of the host."""
     if entry is None:
         return None
-    if "snapshot" in entry:
-        return entry["snapshot"]
-    readings = plain(entry["readings"])
-    return snapshot(readings) if readings.get("numa.nodes") else None
+    recorded = entry.get("snapshot")
+    if readings.get("numa.nodes"):
+        with contextlib.suppress(ProbeFailed), judging(entry["host"]):
+            return snapshot(readings, recorded["phase"] if recorded else None)
+    return recorded
+
+
+def _alike(old: HostEntry | None, new: HostEntry | None) -> tuple[Readings, Readings]:
+    """The readings of both. Where one could not see what vmalloc took (only root may), the
+    other's counts as unaccounted, too."""
+    both = [plain(entry["readings"]) if entry else {} for entry in (old, new)]
+    nodes = [(found.get("numa.nodes") or {}).get("nodes", []) for found in both]
+    if all(map(_all_known, nodes)) or not any(map(_all_known, nodes)):
+        return both[0], both[1]
+    for found, rows in zip(both, nodes, strict=True):
+        if _all_known(rows):
+            told = {**found["numa.nodes"], "nodes": [_without_vmalloc(row) for row in rows]}
+            found["numa.nodes"] = told
+    return both[0], both[1]
+
+
+def _all_known(nodes: Sequence[Mapping[str, Any]]) -> bool:
+    return bool(nodes) and all(row.get("vmalloc_bytes") is not None for row in nodes)
+
+
+def _without_vmalloc(node: Mapping[str, Any]) -> dict[str, Any]:
+    more = max(0, node["vmalloc_bytes"] - node["kernel_stack_bytes"])
+    return {
+        **node,
+        "vmalloc_bytes": None,
+        "kernel_bytes": node["kernel_bytes"] - more,
+        "unaccounted_bytes": node["unaccounted_bytes"] + more,
+    }
 
 
 def _grown(
@@ -182,7 +218,7 @@ def _grown(
         old = olds.get(name)
         if old is None or not old["readings"] or not new["readings"]:
             continue
-        was, now = plain(old["readings"]), plain(new["readings"])
+        was, now = _alike(old, new)
         facts = [readings.get("host.facts") for readings in (was, now)]
         if all(facts) and facts[0]["boot_id"] == facts[1]["boot_id"]:  # type: ignore[index]
             cases.append(Case(name, Look(now), Look(was)))

@@ -103,6 +103,59 @@ def test_small_changes_are_noise() -> None:
     assert changes(snapshot(host(100)), snapshot(host(100)))["rows"] == []
 
 
+def managing(**driver: int) -> dict[str, Any]:
+    """A host whose process has 2000 MiB of managed memory on its GPU."""
+    found = host(100)
+    used = {"total": 4000, "reserved": 0, "used": 2200, "free": 1800}
+    found["gpu.devices"]["gpus"] = [gpu(numa_node=None, **used)]
+    sizes = {"map_bytes": 2000, "uvm_map_bytes": 2000, "pinned_resident_bytes": 0, **driver}
+    mappings = {name: size * MIB for name, size in sizes.items()}
+    found["processes.memory"]["processes"] = [process(41, "python3", 300, driver=mappings)]
+    return found
+
+
+def test_what_an_older_version_did_not_see_is_no_change(history: History) -> None:
+    """Its readings said how much was mapped, its table had it as unaccounted."""
+    record(history, {"h1": managing(uvm_resident_bytes=0)}, "before", "aaaa1111")
+    record(history, {"h1": managing(uvm_pss_bytes=0, pss_bytes=0)}, "after", "bbbb2222")
+    run = history.load("aaaa1111")
+    section = run["hosts"][0]["snapshot"]
+    for one in section["gpus"]:
+        one["unaccounted_bytes"] += one.pop("managed_bytes")  # type: ignore[operator, misc, typeddict-item]
+    for process_ in section["processes"]:
+        for name in ("driver_bytes", "managed_map_bytes", "managed_by_gpu"):
+            process_.pop(name)  # type: ignore[misc]
+    for row in section["table"]:
+        if row["backing"] == "device":
+            row["bytes"] = 200 * MIB
+        if row["backing"] == "unaccounted" and row["location"].startswith("gpu"):
+            row["bytes"] = 2000 * MIB
+    history.record_host("aaaa1111", run["hosts"][0])
+    (entry,) = diff(history, "before", "after")["hosts"]
+    assert entry["diff"]["rows"] == []
+    assert (entry["diff"]["before_phase"], entry["diff"]["after_phase"]) == ("before", "after")
+
+
+@pytest.mark.parametrize(("first", "second"), [(None, 900), (900, None), (900, 900)])
+def test_what_only_root_may_see_is_no_change(
+    history: History, first: int | None, second: int | None
+) -> None:
+    """900 MiB of vmalloc with 20 of stacks in it: the kernel's for root, unaccounted for others."""
+    for phase, vmalloc, run_id in (("a", first, "aaaa1111"), ("b", second, "bbbb2222")):
+        found = host(100)
+        kernel = 20 if vmalloc is None else vmalloc
+        (row,) = found["numa.nodes"]["nodes"]
+        row.update(
+            vmalloc_bytes=None if vmalloc is None else vmalloc * MIB,
+            kernel_stack_bytes=20 * MIB,
+            kernel_bytes=kernel * MIB,
+            free_bytes=row["free_bytes"] - 920 * MIB,
+            unaccounted_bytes=(920 - kernel) * MIB,
+        )
+        record(history, {"h1": found}, phase, run_id)
+    assert diff(history, "a", "b")["hosts"][0]["diff"]["rows"] == []
+
+
 def test_runs_are_found_by_id_and_by_phase(history: History) -> None:
     record(history, {"h1": host(100), "h2": host(100)}, "before-load", "aaaa1111")
     record(history, {"h1": host(700), "h2": host(700, rest=2000)}, "after-load", "bbbb2222")
