@@ -6,13 +6,14 @@ from typing import Any
 
 import pytest
 
+from fleetmem.controller.envelope import new_host
 from fleetmem.controller.reclaim.classify import classify
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.reclaim.plan import make_plan
 from fleetmem.controller.reclaim.rules import rules
 from fleetmem.controller.reclaim.section import section
 from fleetmem.controller.reclaim.verdict import planned
-from fleetmem.controller.render.verdict_text import _idle_text
+from fleetmem.controller.render.verdict_text import text_of
 from tests.unit.reclaim_world import GIB, device, holder, identity, listed, survey
 
 
@@ -35,7 +36,9 @@ def test_what_is_missing_is_named(options: dict[str, Any], advice: str | None) -
     found = answer(**options)
     assert (found["verdict"], found["advice"]) == ("nothing_to_do", advice)
     if advice:
-        assert _idle_text([found]) == advice.removesuffix(".")
+        entry = new_host("h1", "ok")
+        entry["reclaim"] = found
+        assert text_of([entry]) == advice.removesuffix(".")
 
 
 def test_another_mig_instance_is_named_as_such() -> None:
