@@ -133,8 +133,8 @@ def parse(data: bytes, file: str) -> Document:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line, column = (mark.line + 1, mark.column + 1) if mark else (1, 1)
-        message = " ".join(part for part in (error.context, error.problem) if part)
-        document.problems.append(Problem(file, line, column, "", _one_line(message)))
+        message, hint = _syntax(error, "".join(text.splitlines()[line - 1 : line]))
+        document.problems.append(Problem(file, line, column, "", message, hint))
     except yaml.YAMLError as error:
         document.problems.append(Problem(file, 1, 1, "", _one_line(str(error))))
     except RecursionError:
@@ -159,6 +159,19 @@ def check(document: Document, model: type[BaseModel]) -> Any:
 def _broken(document: Document, message: str) -> Document:
     document.problems.append(Problem(document.file, 0, 0, "", message))
     return document
+
+
+def _syntax(error: yaml.MarkedYAMLError, line: str) -> tuple[str, str]:
+    """What the parser says of *line*, where it stopped, and what is most often behind it."""
+    message = _one_line(" ".join(part for part in (error.context, error.problem) if part))
+    if "\t" in line[: len(line) - len(line.lstrip())]:
+        return "a tab at the beginning of the line", "YAML is indented with blanks only"
+    if error.problem in (
+        "did not find expected key",
+        "mapping values are not allowed in this context",
+    ):
+        return message, "check how this line and the one before it are indented"
+    return message, ""
 
 
 def _one_line(text: str) -> str:

@@ -28,6 +28,20 @@ def mistakes(text: str) -> list[str]:
     return caught.value.message.splitlines()
 
 
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("hosts:\n\th1: {}\n", "i.yaml:2:1: a tab at the beginning of the line"),
+        ("hosts:\n  h1:\n  \tport: 22\n", "i.yaml:3:3: a tab at the beginning of the line"),
+        ("hosts:\n  h1: {}\n h2: {}\n", "are indented"),
+        ("hosts: {h1: {}}\n  h2: {}\n", "are indented"),
+    ],
+)
+def test_what_is_wrong_with_the_blanks_is_said(text: str, said: str) -> None:
+    (line,) = mistakes(text)
+    assert said in line
+
+
 def test_the_example_is_valid_and_shows_every_key() -> None:
     found = inventory.load(str(EXAMPLE))
     assert found.hosts["gh200-03"].address == "10.20.0.103"
