@@ -106,18 +106,20 @@ def _place(location: str, *sections: Snapshot) -> str:
 
 
 def find(history: History, text: str) -> str:
-    """The run that *text* means: the start of its id, or the newest run of a phase."""
+    """The run that *text* means: the newest snapshot of that phase, else the start of an id.
+
+    A whole id is that run, also where a phase has the same name.
+    """
+    run = trouble = None
     try:
-        return history.find_run(text)
+        run = history.find_run(text)
     except UsageError as error:
-        if not error.message.startswith("no run"):
-            raise
-    for row in history.runs(_SEARCHED_RUNS):
-        if row.command != "snapshot":
-            continue
-        entries = history.load(row.id)["hosts"]
-        if any("snapshot" in one and one["snapshot"]["phase"] == text for one in entries):
-            return row.id
+        trouble = error
+    found = run if run == text else history.newest_of_phase(text, _SEARCHED_RUNS) or run
+    if found is not None:
+        return found
+    if trouble is not None and not trouble.message.startswith("no run"):
+        raise trouble
     raise UsageError(
         f"{text!r} is neither a recorded run nor a phase of one", "list them: fleetmem runs list"
     )

@@ -258,6 +258,16 @@ class History:
         some = ", ".join(row[0] for row in rows)
         raise UsageError(f"run id {prefix!r} is ambiguous: {some}", "give more of it")
 
+    def newest_of_phase(self, phase: str, among: int = 500) -> str | None:
+        """The newest of the last *among* runs that is a snapshot of *phase*."""
+        rows = self._rows(
+            "SELECT run FROM hosts JOIN (SELECT id, started, command FROM runs "
+            "ORDER BY started DESC LIMIT ?) ON id = run WHERE command = 'snapshot' "
+            "AND json_extract(entry, '$.snapshot.phase') = ? ORDER BY started DESC LIMIT 1",
+            (among, phase),
+        )
+        return str(rows[0][0]) if rows else None
+
     def load(self, prefix: str) -> Envelope:
         """The envelope of a recorded run; hosts that never reported are ``unknown`` rows
         where the run was cut off."""

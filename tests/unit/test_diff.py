@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fleetmem.controller import envelope as env
-from fleetmem.controller.diff import changes, diff
+from fleetmem.controller.diff import changes, diff, find
 from fleetmem.controller.errors import UsageError
 from fleetmem.controller.history import History, open_history
 from fleetmem.controller.memory import snapshot
@@ -164,6 +164,22 @@ def test_runs_are_found_by_id_and_by_phase(history: History) -> None:
     assert by_id["hosts"] == by_phase["hosts"]
     assert by_id["hosts"][0]["diff"]["before_phase"] == "before-load"
     json.dumps(by_id, allow_nan=False)
+
+
+def test_a_phase_is_meant_before_the_start_of_an_id(history: History) -> None:
+    """Its newest snapshot; a whole id is that run, whatever phases are called."""
+    for run_id, phase in (
+        ("bbbb2222", "old"),
+        ("aaaa1111", "b"),
+        ("aaaa2222", "b"),
+        ("cccc3333", "aaaa1111"),
+    ):
+        record(history, {"h1": host(100), "h2": host(100)}, phase, run_id)
+    assert find(history, "b") == "aaaa2222"
+    assert find(history, "bb") == "bbbb2222"
+    assert find(history, "aaaa1111") == "aaaa1111"
+    with pytest.raises(UsageError, match="ambiguous: aaaa"):
+        find(history, "aaaa")
 
 
 def test_unaccounted_growth_is_a_finding(history: History) -> None:
