@@ -23,7 +23,7 @@ def fill(text: str, values: Mapping[str, Any], field: str = "") -> str:
 
 def shown_value(name: str, value: Any) -> str:
     """*value* of the field *name* for people."""
-    if value is None:
+    if value is None or value == []:
         return "–"
     if isinstance(value, list):
         some = ", ".join(str(one) for one in value[:3])

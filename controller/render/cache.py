@@ -9,7 +9,7 @@ from fleetmem.controller.aggregate import fold_hosts, fold_numbers, template
 from fleetmem.controller.envelope import HostEntry
 from fleetmem.controller.memory_table import directory
 from fleetmem.controller.reclaim.cache import WOULD_BE
-from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
+from fleetmem.controller.render.line import WIDTH, Line, joined, left, right, wrap
 from fleetmem.controller.render.next_steps import next_lines
 from fleetmem.controller.render.safe import safe
 from fleetmem.controller.render.size import GIB, NONE, count, gib, seconds, thousands
@@ -39,8 +39,8 @@ def cache_plan_lines(entries: Sequence[HostEntry]) -> list[Line]:
     plan = shown[0]["reclaim"]["plan"]
     name = f"PLAN {safe(plan['id'], 16)}  " if plan and len(shown) == 1 else "PLAN  "
     done = any(entry["reclaim"]["rungs"] for entry in shown)
-    title = f"{name}{who} · page cache: {mode} · GiB{'' if done else ' · nothing has been changed'}"
-    lines: list[Line] = [((piece, "bold"),) for piece in wrap(title, WIDTH)]
+    parts = [f"page cache: {mode}", "GiB", *([] if done else ["nothing has been changed"])]
+    lines: list[Line] = [((piece, "bold"),) for piece in joined(f"{name}{who}", parts, WIDTH)]
     files = _rows((entry["host"], one, "") for entry, section in zip(shown, sections, strict=True)
                   for one in section["files"])  # fmt: skip
     spared = _rows((entry["host"], one, one["why"])

@@ -15,6 +15,7 @@ from fleetmem.controller.render.size import count
 MARKS = {"critical": ("✗", "bad"), "warn": ("!", "warn"), "info": ("·", "dim")}
 _HOSTS = 16
 _RULE = 28
+_LONG_RULE = 36
 _LINES = 3
 _MAX_NEXT = 6
 
@@ -60,23 +61,24 @@ def folded_lines(envelope: Envelope, playbooks: int) -> list[Line]:
     """
     entries = envelope["hosts"]
     lines: list[Line] = [((piece, ""),) for piece in wrap(_title(envelope, playbooks), WIDTH)]
-    head = f"   {'N':>4}  {left('HOSTS', _HOSTS)} {left('FINDING', _RULE)} EVIDENCE"
+    ordered = sorted(envelope["findings"], key=_order)
+    wide = max([_RULE, *(min(_LONG_RULE, cells(safe(one["rule"]))) for one in ordered)])
+    head = f"   {'N':>4}  {left('HOSTS', _HOSTS)} {left('FINDING', wide)} EVIDENCE"
     lines += [(), ((head, "dim"),)]
     found: set[str] = set()
-    ordered = sorted(envelope["findings"], key=_order)
     for one in ordered:
         names = expand(one["hosts"])
         found.update(names)
         glyph, style = MARKS[one["severity"]]
         say = f"{one['subject']}: {one['evidence'].get('say') or ''}"
-        lines += _row(glyph, style, len(names), one["hosts"], one["rule"], say)
+        lines += _row(glyph, style, len(names), one["hosts"], one["rule"], say, wide)
     for reason, names in _troubles(entries).items():
         found.update(names)
         rule, _, why = reason.partition(": ")
-        lines += _row("–", "dim", len(names), fold_hosts(names), rule, why)
+        lines += _row("–", "dim", len(names), fold_hosts(names), rule, why, wide)
     quiet = [entry["host"] for entry in entries if entry["host"] not in found]
     if quiet:
-        lines += _row("✓", "good", len(quiet), fold_hosts(quiet), "–", "nothing found")
+        lines += _row("✓", "good", len(quiet), fold_hosts(quiet), "–", "nothing found", wide)
     return [*lines, (), *_tally(envelope)]
 
 
@@ -93,8 +95,10 @@ def _title(envelope: Envelope, playbooks: int) -> str:
     return text + (f" · {max(took):.1f} s" if took else "")
 
 
-def _row(glyph: str, style: str, number: int, hosts: str, rule: str, say: str) -> list[Line]:
-    indent = 2 + 5 + 2 + _HOSTS + 1 + _RULE + 1
+def _row(
+    glyph: str, style: str, number: int, hosts: str, rule: str, say: str, wide: int
+) -> list[Line]:
+    indent = 2 + 5 + 2 + _HOSTS + 1 + wide + 1
     pieces = wrap(safe(say), WIDTH - indent)
     if len(pieces) > _LINES:
         rest = clip(" ".join(pieces[_LINES - 1 :]), WIDTH - indent)
@@ -102,7 +106,7 @@ def _row(glyph: str, style: str, number: int, hosts: str, rule: str, say: str) -
     names = wrap(safe(hosts), _HOSTS if cells(safe(hosts)) <= _HOSTS else WIDTH - 9)
     folded = len(names) == 1 and cells(names[0]) <= _HOSTS
     lead = f"{glyph} {right(str(number), 5)}  "
-    tail = f" {left(safe(rule), _RULE)} {pieces[0]}"
+    tail = f" {left(safe(rule), wide)} {pieces[0]}"
     lines: list[Line] = []
     if folded:
         lines.append(((lead, style), (left(names[0], _HOSTS), ""), (tail, "")))

@@ -7,6 +7,7 @@ gives them colour or drops them.
 from __future__ import annotations
 
 import unicodedata
+from collections.abc import Sequence
 
 Span = tuple[str, str]
 Line = tuple[Span, ...]
@@ -85,6 +86,17 @@ def wrap(text: str, width: int) -> list[str]:
         rest = rest[cut:].lstrip()
     pieces.append(rest)
     return pieces
+
+
+def joined(first: str, parts: Sequence[str], width: int) -> list[str]:
+    """*first* and *parts* with `` · `` between them, broken there rather than inside a part."""
+    lines = [first]
+    for part in parts:
+        if cells(f"{lines[-1]} · {part}") > width:
+            lines.append(f"  {part}")
+        else:
+            lines[-1] += f" · {part}"
+    return [piece for line in lines for piece in wrap(line, width)]
 
 
 def _break(text: str, width: int) -> int:

@@ -17,7 +17,7 @@ from fleetmem.controller.render.holder_table import (
     holder_lines,
     orphaned,
 )
-from fleetmem.controller.render.line import WIDTH, Line, cells, left, right, wrap
+from fleetmem.controller.render.line import WIDTH, Line, cells, joined, left, right, wrap
 from fleetmem.controller.render.places import (
     COLUMNS,
     Place,
@@ -44,13 +44,7 @@ def head_lines(entry: HostEntry, section: Snapshot, run: str, width: int = WIDTH
     if section["phase"]:
         parts.append(f"phase {safe(section['phase'])}")
     parts += ["GiB", f"run {run}"]
-    pieces = [f"{parts[0]}  {parts[1]}"]
-    for part in parts[2:]:
-        if cells(f"{pieces[-1]} · {part}") > width:
-            pieces.append(f"  {part}")
-        else:
-            pieces[-1] += f" · {part}"
-    return [((piece, "bold"),) for text in pieces for piece in wrap(text, width)]
+    return [((piece, "bold"),) for piece in joined(f"{parts[0]}  {parts[1]}", parts[2:], width)]
 
 
 def subject(entry: HostEntry) -> str:

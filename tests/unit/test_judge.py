@@ -217,10 +217,17 @@ def test_the_gh200_case(shipped: list[playbook.Playbook]) -> None:
     found = judge(shipped, [case(readings(nodes_of(62 * 1024), files), "gh200-01")])
     one = next(row for row in found if row["rule"] == "hbm-page-cache/file-pages-on-gpu")
     assert one["evidence"]["say"] == (
-        "62.0 GiB of file pages on NUMA node 1: 61.0 GiB mapped by nobody, 100 MiB by 41"
+        "62.0 GiB of file pages on NUMA node 1: 61.0 GiB mapped by nobody, 100 MiB by processes 41"
     )
     assert one["next"] == ["fleetmem reclaim -H gh200-01 --cache '/models/ds v4' --dry-run"]
     assert one["evidence"]["file_bytes"] == 62 * 1024 * MIB
+
+
+def test_file_pages_that_nobody_maps(shipped: list[playbook.Playbook]) -> None:
+    files = [cached("/models/a/1.safetensors", {"1": 2048})]
+    found = judge(shipped, [case(readings(nodes_of(2048), files))])
+    one = next(row for row in found if row["rule"] == "hbm-page-cache/file-pages-on-gpu")
+    assert one["evidence"]["say"].endswith("2.0 GiB mapped by nobody, 0 bytes by processes –")
 
 
 def test_integrated_memory_gets_no_gh200_advice(shipped: list[playbook.Playbook]) -> None:

@@ -245,6 +245,18 @@ def test_a_long_head_breaks_between_its_parts() -> None:
     assert lines[1].endswith(f"GiB · run {whole['run']['id']}")
 
 
+def test_a_long_name_of_a_rule_is_whole() -> None:
+    whole = envelope({"h1": story(), "h2": story()})
+    rule = "hbm-page-cache/file-pages-on-gpu"
+    whole["findings"] = [
+        {"rule": rule, "severity": "warn", "hosts": "h1", "subject": "NUMA node 2",
+         "evidence": {"say": "1.6 GiB"}, "advice": None, "next": []}
+    ]  # fmt: skip
+    lines = text(folded_lines(whole, 1))
+    assert next(line for line in lines if rule in line).endswith(f"{rule} NUMA node 2: 1.6 GiB")
+    assert any(line.endswith("nothing found") for line in lines)
+
+
 def test_playbooks_over_many_hosts_name_every_target() -> None:
     hosts: dict[str, Any] = {f"h{n}": story() for n in range(1, 6)}
     hosts["h6"] = None
