@@ -27,6 +27,33 @@ from fleetmem.controller.render.line import plain
 from tests.unit.reclaim_samples import eight_gpus, envelope, idle, unreachable
 
 
+@pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        ("fleetmem snap", "plain,snapshot"),
+        ("fleetmem snapshot --ph", "plain,--phase"),
+        ("fleetmem playbooks ch", "plain,check"),
+        ("fleetmem reclaim --up-to he", "plain,heirs"),
+    ],
+)
+def test_a_shell_completes_commands_options_and_values(words: str, offered: str) -> None:
+    """As the README's line sets it up for bash."""
+    done = subprocess.run(
+        [str(Path(sys.executable).parent / "fleetmem")],
+        env={
+            **os.environ,
+            "_FLEETMEM_COMPLETE": "bash_complete",
+            "COMP_WORDS": words,
+            "COMP_CWORD": str(len(words.split()) - 1),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.stdout.splitlines() == [offered], done.stderr
+
+
 class FakeFleet:
     """Answers with prepared entries; asks for approval where there are targets."""
 
