@@ -241,7 +241,7 @@ def _failed_starts(envelope: Envelope) -> list[Finding]:
         restarts = max(entry["follow"]["restarts"] for entry in entries)
         say = f"{section['unit']} did not start: {text}"
         if restarts:
-            say += f" (started again {restarts} times meanwhile)"
+            say += f" (started again {'once' if restarts == 1 else f'{restarts} times'} meanwhile)"
         found.append(
             {
                 "rule": "follow/start-failed",

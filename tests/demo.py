@@ -15,6 +15,7 @@ import tempfile
 import time
 from pathlib import Path
 
+from fleetmem.controller.render.size import thousands
 from tests.lab import api
 from tests.lab.inside import used
 
@@ -68,7 +69,7 @@ def show(lab: api.Lab, folder: Path) -> int:
         lab.exec(host, "sh", "-s", stdin=f"exec >/dev/null 2>&1\n{CHAIN}\n")
     left = [table_row(lab, host, kinds[host], bystanders[host]) for host in hosts[:4]]
     say("", "what it leaves            GPU 0 MiB   bystander on GPU 1")
-    say(*(f"  {host:22}  {mib:9,}   {state}" for host, mib, state in left))
+    say(*(f"  {host:22}  {thousands(mib):>9}   {state}" for host, mib, state in left))
     stuck = sum(mib > 1000 for _, mib, _ in left)
     gone = sum(state != "alive" for _, _, state in left)
     say(f"{stuck} of 4 hosts still hold their memory, and {gone} of 4 bystanders were killed.")
@@ -90,7 +91,7 @@ def show(lab: api.Lab, folder: Path) -> int:
     status = status or fleetmem(words, environment)
     rows = [table_row(lab, host, kinds[host], bystanders[host]) for host in hosts]
     say("", "the proof                 GPU 0 MiB   bystander on GPU 1")
-    say(*(f"  {host:22}  {mib:9,}   {state}" for host, mib, state in rows))
+    say(*(f"  {host:22}  {thousands(mib):>9}   {state}" for host, mib, state in rows))
     held = sum(mib > 1000 for _, mib, _ in rows)
     killed = sum(state != "alive" for host, _, state in rows if host in hosts[4:])
     say(

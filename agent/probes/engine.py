@@ -45,7 +45,10 @@ def engine_find() -> EngineLogs:
         "denied": found["denied"],
     }
     if found["denied"]:
-        raise Trouble(PARTIAL, "%d processes may not be looked at here" % found["denied"], reading)
+        from fleetmem.agent.words import count, reader
+
+        who = count(found["denied"], "process")
+        raise Trouble(PARTIAL, "%s may not be looked at %s" % (who, reader()), reading)
     return reading
 
 

@@ -68,9 +68,10 @@ def engine_request(*, url: str = "", seconds: float = 60.0) -> EngineRequest:
         "denied": processes.denied,
     }
     if processes.denied:
-        raise Trouble(
-            PARTIAL, "%d processes may not be looked at by this user" % processes.denied, reading
-        )
+        from fleetmem.agent.words import count, reader
+
+        who = count(processes.denied, "process")
+        raise Trouble(PARTIAL, "%s may not be looked at %s" % (who, reader()), reading)
     return reading
 
 

@@ -373,10 +373,8 @@ def gpu_holders() -> GpuHolders:
     """
     reading = scan()
     if reading["denied"]:
-        raise Trouble(
-            PARTIAL,
-            "files of %d of %d processes cannot be read as this user"
-            % (reading["denied"], reading["scanned"]),
-            reading,
-        )
+        from fleetmem.agent.words import count, reader
+
+        who = count(reading["denied"], "process", reading["scanned"])
+        raise Trouble(PARTIAL, "files of %s cannot be read %s" % (who, reader()), reading)
     return reading

@@ -302,11 +302,19 @@ class _Read:
             "now_us": int(time() * 1e6),
         }
         if self.damaged:
-            problems.insert(0, "%d damaged journal files were left out" % len(self.damaged))
+            many = len(self.damaged)
+            problems.insert(
+                0,
+                "1 damaged journal file was left out"
+                if many == 1
+                else "%d damaged journal files were left out" % many,
+            )
         if self.denied:
+            from fleetmem.agent.words import count
+
             problems.append(
-                "%d journal files may not be read here (group systemd-journal or root is needed)"
-                % len(self.denied)
+                "%s may not be read here (group systemd-journal or root is needed)"
+                % count(len(self.denied), "journal file")
             )
         if unit is not None and not self.scanned and not problems:
             which = ", ".join(units)

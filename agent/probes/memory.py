@@ -96,7 +96,10 @@ def processes_memory(
     }
     why = []
     if denied:
-        why.append("%d of %d processes may not be read in full by this user" % (denied, len(deep)))
+        from fleetmem.agent.words import count, reader
+
+        who = count(denied, "process", len(deep))
+        why.append("%s may not be read in full %s" % (who, reader()))
     if stopped:
         why.append(stopped)
     if why:

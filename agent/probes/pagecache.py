@@ -331,9 +331,11 @@ def _reading(scan: Scan, coverage: CacheCoverage, largest: int, least_bytes: int
     }
     why = []
     if unknown or scan.denied:
-        why.append(
-            "%d files and %d processes may not be known to this user" % (unknown, scan.denied)
-        )
+        from fleetmem.agent.words import count, reader
+
+        hidden = ((unknown, "file"), (scan.denied, "process"))
+        what = " and ".join(count(number, word) for number, word in hidden if number)
+        why.append("%s may not be known %s" % (what, reader("to")))
     if scan.stopped:
         why.append(scan.stopped)
     if any(row["problem"] == apart.SILENT for row in scan.problems):

@@ -261,9 +261,8 @@ def processes_identity(*, pids: Optional[List[int]] = None) -> Identities:
         "denied": work.denied,
     }
     if work.denied:
-        raise Trouble(
-            PARTIAL,
-            "%d of %d processes cannot be read in full as this user" % (work.denied, len(pids)),
-            reading,
-        )
+        from fleetmem.agent.words import count, reader
+
+        who = count(work.denied, "process", len(pids))
+        raise Trouble(PARTIAL, "%s cannot be read in full %s" % (who, reader()), reading)
     return reading

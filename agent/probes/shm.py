@@ -65,7 +65,9 @@ def shm_segments(*, largest: int = 500, least_bytes: int = 1, seconds: float = 2
     }
     why = []
     if denied:
-        why.append("%d processes may not be looked at by this user" % denied)
+        from fleetmem.agent.words import count, reader
+
+        why.append("%s may not be looked at %s" % (count(denied, "process"), reader()))
     if stopped:
         why.append(stopped)
     if why:

@@ -15,6 +15,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from fleetmem.controller.reclaim.plan import LIFETIME
+from fleetmem.controller.render.size import count
 
 MEMORY_ONLY = ("tmpfs", "devtmpfs", "ramfs", "hugetlbfs")
 """File systems whose pages are the only copy: the kernel does not drop them, nor do we ask."""
@@ -133,8 +134,9 @@ def make_plan(
     more = cache["unlisted"]
     if more["files"]:
         problems.append(
-            f"{more['files']} more files with {more['resident_bytes']} bytes in memory are not in "
-            "this plan, the largest are: apply it and run it again for the rest"
+            f"{count(more['files'], 'more file')} with {more['resident_bytes']} bytes in memory "
+            f"{'is' if more['files'] == 1 else 'are'} not in this plan, the largest are: apply it "
+            "and run it again for the rest"
         )
     return CachePlan(
         id=secrets.token_hex(4),
@@ -240,6 +242,8 @@ def verdict(plan: CachePlan, end: CacheEnd | None) -> tuple[str, str]:
     why = first["residue"] or first["why"] or first["result"]
     if all(row["result"] in ("spared", "refused") for row in left) and len(left) < len(rows):
         return "reclaimed", f"{len(left)} spared meanwhile: {why}"
+    if len(rows) == 1:
+        return "host_pages", f"the file stays in part: {why}"
     return "host_pages", f"{len(left)} of {len(rows)} files stay in part: {why}"
 
 

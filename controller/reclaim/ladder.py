@@ -182,6 +182,8 @@ async def _stay(run: Climb) -> None:
     )
     span = _RESTART_AFTER_KILL_SECONDS if run.killed else _RESTART_SECONDS
     until = run.last_signal + min(span, run.release_seconds)
+    if launchers:
+        run.emit({"kind": "phase", "host": run.host, "text": "watching launchers"})
     while launchers and run.back() and time.monotonic() < until:
         left = max(0.05, until - time.monotonic())
         await _wait(run, min(left, _GLANCE_SECONDS), launchers)
@@ -278,6 +280,7 @@ async def _wait(
 
 async def _verify(run: Climb) -> list[GpuJudgement]:
     """Look again; while memory is on its way and nobody has it, wait as long as allowed."""
+    run.emit({"kind": "phase", "host": run.host, "text": "looking again"})
     while True:
         survey = await look(run)
         run.used = {gpu: survey.used(gpu) for gpu in run.gpus}

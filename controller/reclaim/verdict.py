@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fleetmem.controller.envelope import VERDICTS, Verdict
 from fleetmem.controller.reclaim.plan import TOLERANCE_BYTES, may_be_unlisted
 from fleetmem.controller.reclaim.survey import HEIR_CTL_BYTES
+from fleetmem.controller.render.size import count
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -169,7 +170,8 @@ def _unexplained(survey: Survey, gpu: int, host: str, watched_seconds: float) ->
     used, dead = survey.used(gpu), survey.dead(gpu)
     device = survey.gpus[gpu]
     if survey.holders_denied and survey.facts["uid"] != 0:
-        why = f"{survey.holders_denied} processes of others cannot be read by this user"
+        many = count(survey.holders_denied, "process", "processes")
+        why = f"{many} of others cannot be read by this user"
         return GpuJudgement(gpu, "not_permitted", used, why, ("run as root, or set sudo: true",))
     if device["numa_node"] is not None:
         why = f"this GPU's memory is NUMA node {device['numa_node']}: host pages lie in it"

@@ -12,7 +12,16 @@ from fleetmem.controller.reclaim.cache import WOULD_BE
 from fleetmem.controller.render.line import WIDTH, Line, joined, left, right, wrap
 from fleetmem.controller.render.next_steps import next_lines
 from fleetmem.controller.render.safe import safe
-from fleetmem.controller.render.size import GIB, NONE, count, gib, seconds, thousands
+from fleetmem.controller.render.size import (
+    GIB,
+    NONE,
+    count,
+    decimals,
+    gib,
+    gib_column,
+    seconds,
+    thousands,
+)
 
 _MODES = {
     "auto": "migrate where it fits, else drop",
@@ -47,12 +56,13 @@ def cache_plan_lines(entries: Sequence[HostEntry]) -> list[Line]:
                    for entry, section in zip(shown, sections, strict=True)
                    for one in section["spared"])  # fmt: skip
     head = f"{left('FILE PAGES', _NAME)}{right('FILES', 7)}{right('GiB', 9)}  ON"
+    places = decimals(row["bytes"] for row in (*files[:_MAX], *spared[:_MAX]))
     if files:
         lines.append(((head, "dim"),))
-        lines += _lines(files, "")
+        lines += _lines(files, "", places)
     if spared:
         lines.append((("SPARED" if files else head.replace("FILE PAGES", "SPARED    "), "dim"),))
-        lines += _lines(spared, "dim")
+        lines += _lines(spared, "dim", places)
     problems = list(dict.fromkeys(text for section in sections for text in section["problems"]))
     for problem in problems[:_MAX]:
         lines += [((piece, "warn"),) for piece in wrap(f"! {safe(problem)}", WIDTH)]
@@ -72,7 +82,7 @@ def _rows(files: Iterable[tuple[str, Mapping[str, Any], str]]) -> list[dict[str,
     return sorted(found.values(), key=lambda row: -row["bytes"])
 
 
-def _lines(rows: Sequence[Mapping[str, Any]], style: str) -> list[Line]:
+def _lines(rows: Sequence[Mapping[str, Any]], style: str, places: int) -> list[Line]:
     lines: list[Line] = []
     for row in rows[:_MAX]:
         nodes = f"NUMA {fold_numbers(row['nodes'])}" if row["nodes"] else NONE
@@ -80,13 +90,14 @@ def _lines(rows: Sequence[Mapping[str, Any]], style: str) -> list[Line]:
             nodes += f" · {safe(fold_hosts(row['hosts']))}"
         name = row["name"] if len(row["name"]) < _NAME else "…" + row["name"][-_NAME + 2 :]
         text = f"{left(safe(name), _NAME)}{right(thousands(row['files']), 7)}"
-        text += f"{right(_gib(row['bytes']), 9)}  {nodes}"
+        text += f"{right(gib_column(row['bytes'], places), 9)}  {nodes}"
         lines.append(((text, style),))
         if row["why"]:
             pieces = wrap(safe(row["why"]), WIDTH - 4)
             lines += [((f"    {piece}", style),) for piece in pieces]
     if len(rows) > _MAX:
-        lines.append(((f"… {len(rows) - _MAX} more directories; -o json lists all", "dim"),))
+        more = count(len(rows) - _MAX, "more directory", "more directories")
+        lines.append(((f"… {more}; -o json lists all", "dim"),))
     return lines
 
 

@@ -10,7 +10,7 @@ from fleetmem.controller.memory_shapes import CachedFile, Snapshot
 from fleetmem.controller.memory_table import directory
 from fleetmem.controller.render.line import Line, left, right
 from fleetmem.controller.render.safe import safe
-from fleetmem.controller.render.size import GIB, NONE, count, thousands
+from fleetmem.controller.render.size import NONE, count, decimals, gib_column, thousands
 
 _ROWS = 8
 _NAME = 34
@@ -29,6 +29,17 @@ class _Group:
     total: int = 0
     dirty: int = 0
     by_node: dict[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One row of the file table; ``sizes`` are its total, each column of nodes, what is dirty."""
+
+    name: str
+    files: int | None
+    sizes: tuple[int | None, ...]
+    mapped_by: str = NONE
+    dim: bool = False
 
 
 def wants_files(section: Snapshot, asked: bool) -> bool:
@@ -53,12 +64,13 @@ def file_lines(section: Snapshot) -> list[Line]:
     groups = _groups(section["page_cache"]["files"])
     groups.sort(key=lambda one: (-sum(one.by_node.get(n, 0) for n in own), -one.total))
     shown, others = groups[:_ROWS], groups[_ROWS:]
-    lines = [_head(columns)]
-    lines += [_row(group, columns) for group in shown]
     if others:
-        lines.append(_row(_together(others), columns))
-    lines += _small(section, columns)
-    return [*lines, *_untraced(section, columns)]
+        shown = [*shown, _together(others)]
+    rows = [_grouped(group, columns) for group in shown]
+    rows += _small(section, columns) + _untraced(section, columns)
+    places = [decimals(column) for column in zip(*(row.sizes for row in rows), strict=True)]
+    lines = [_head(columns), *(_row(row, places) for row in rows)]
+    return lines + _unsure(section)
 
 
 def _groups(files: Sequence[CachedFile]) -> list[_Group]:
@@ -105,17 +117,22 @@ def _node_name(column: Sequence[str]) -> str:
     return f"NUMA {fold_numbers(map(int, column))}"
 
 
-def _row(group: _Group, columns: Sequence[Sequence[str]]) -> Line:
-    sizes = [sum(group.by_node.get(node, 0) for node in column) for column in columns]
+def _grouped(group: _Group, columns: Sequence[Sequence[str]]) -> _Row:
     known = bool(group.by_node)
-    nodes = "".join(right(_size(size) if known else NONE, 9) for size in sizes)
-    text = f"{right(thousands(group.files), 7)}{right(_size(group.total), 8)}{nodes}"
-    style = "sure" if group.mapped_by == "nobody" else ""
+    nodes = [sum(group.by_node.get(n, 0) for n in column) if known else None for column in columns]
     name = group.name if group.name == "other" else safe(group.name)
+    return _Row(name, group.files, (group.total, *nodes, group.dirty), group.mapped_by)
+
+
+def _row(row: _Row, places: Sequence[int]) -> Line:
+    total, *nodes, dirty = (gib_column(*one) for one in zip(row.sizes, places, strict=True))
+    files = NONE if row.files is None else thousands(row.files)
+    sizes = right(total, 8) + "".join(right(node, 9) for node in nodes) + right(dirty, 7)
+    style = "dim" if row.dim else ""
     return (
-        (_left_cut(name, _NAME), ""),
-        (f"{text}{right(_size(group.dirty), 7)}  ", ""),
-        (group.mapped_by, style),
+        (_left_cut(row.name, _NAME), style),
+        (f"{right(files, 7)}{sizes}  ", style),
+        (row.mapped_by, "sure" if row.mapped_by == "nobody" else style),
     )
 
 
@@ -124,44 +141,40 @@ def _left_cut(name: str, width: int) -> str:
     return left(name if len(name) < width else "…" + name[-(width - 2) :], width)
 
 
-def _size(size: int) -> str:
-    """GiB with one decimal; what is there and below that in hundredths."""
-    return f"{size / GIB:.2f}" if 0 < size < GIB // 20 else f"{size / GIB:.1f}"
-
-
-def _small(section: Snapshot, columns: Sequence[Sequence[str]]) -> list[Line]:
+def _small(section: Snapshot, columns: Sequence[Sequence[str]]) -> list[_Row]:
     """What was found and has no row of its own: files that are too small, or too many."""
     small = section["page_cache"]["coverage"].get("small")
     if not small or not small["files"]:
         return []
-    nodes = right(NONE, 9) * len(columns)
-    text = f"{left('small files', _NAME)}{right(thousands(small['files']), 7)}"
-    text += f"{right(_size(small['resident_bytes']), 8)}{nodes}{right(NONE, 7)}  {NONE}"
-    return [((text, ""),)]
+    sizes = (small["resident_bytes"], *(None for _ in columns), None)
+    return [_Row("small files", small["files"], sizes)]
 
 
-def _untraced(section: Snapshot, columns: Sequence[Sequence[str]]) -> list[Line]:
+def _untraced(section: Snapshot, columns: Sequence[Sequence[str]]) -> list[_Row]:
     coverage = section["page_cache"]["coverage"]
     if not coverage:
         return []
     percent = coverage["percent"]
     by_node = coverage["by_numa_node"]
 
-    def missing(column: Sequence[str]) -> str:
+    def missing(column: Sequence[str]) -> int | None:
         found = [by_node[node] for node in column if node in by_node]
-        if not found:
-            return NONE
-        return _size(max(0, sum(one["file_bytes"] - one["found_bytes"] for one in found)))
+        left_out: int = sum(one["file_bytes"] - one["found_bytes"] for one in found)
+        return max(0, left_out) if found else None
 
     left_out = max(0, coverage["file_bytes"] - coverage["found_bytes"])
     said = NONE if percent is None else f"{percent:.1f}"
-    name = left(f"not traced ({said} % found)", _NAME)
-    nodes = "".join(right(missing(column), 9) for column in columns)
-    text = f"{name}{right(NONE, 7)}{right(_size(left_out), 8)}{nodes}{right(NONE, 7)}  {NONE}"
-    lines: list[Line] = [((text, "dim"),)]
-    if not coverage["complete"]:
+    sizes = (left_out, *(missing(column) for column in columns), None)
+    return [_Row(f"not traced ({said} % found)", None, sizes, dim=True)]
+
+
+def _unsure(section: Snapshot) -> list[Line]:
+    """Why the table may lack files."""
+    coverage = section["page_cache"]["coverage"]
+    lines: list[Line] = []
+    if coverage and not coverage["complete"]:
         lines.append(((f"  the search ended early: {safe(coverage['stopped'] or '')}", "warn"),))
-    if coverage["unknown"]:
+    if coverage and coverage["unknown"]:
         unknown = count(coverage["unknown"], "file")
-        lines.append(((f"  {unknown} may not be measured by this user", "warn"),))
+        lines.append(((f"  {unknown} may not be measured", "warn"),))
     return lines

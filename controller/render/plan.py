@@ -64,7 +64,8 @@ def plan_lines(entries: Sequence[HostEntry], options: ReclaimOptions | None) -> 
         lines.append((("SPARED", "dim"),))
         lines += [line for row in spared[:_MAX_SPARED] for line in _spared_lines(row, widths)]
     if len(spared) > _MAX_SPARED:
-        lines.append(((f"… {len(spared) - _MAX_SPARED} more kinds; -o json lists all", "dim"),))
+        more = count(len(spared) - _MAX_SPARED, "more kind")
+        lines.append(((f"… {more}; -o json lists all", "dim"),))
     if targets and options is not None:
         lines += _steps(shown, options)
     return lines

@@ -24,7 +24,7 @@ def plan_hashes(entries: Iterable[HostEntry], limit: int = 8) -> list[str]:
         if plan
     ]
     if len(plans) > limit:
-        lines.append(f"… and {len(plans) - limit} more plans; -o json lists all")
+        lines.append(f"… and {count(len(plans) - limit, 'more plan')}; -o json lists all")
     return lines
 
 

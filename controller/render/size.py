@@ -18,6 +18,17 @@ def gib(size_bytes: int | None) -> str:
     return "0" if size_bytes == 0 else f"{size_bytes / GIB:.1f}"
 
 
+def decimals(sizes: Iterable[int | None]) -> int:
+    """How many decimals a column of GiB needs so that nothing in it reads as 0: 1 to 3."""
+    least = min((size for size in sizes if size), default=GIB)
+    return 1 if least >= GIB / 20 else 2 if least >= GIB / 200 else 3
+
+
+def gib_column(size_bytes: int | None, decimals: int) -> str:
+    """GiB as the other rows of its column have it."""
+    return NONE if size_bytes is None else f"{size_bytes / GIB:.{decimals}f}"
+
+
 def thousands(number: int) -> str:
     """``92049`` as ``92 049``."""
     return f"{number:,}".replace(",", " ")

@@ -12,6 +12,7 @@ from typing import Any
 
 from fleetmem.controller.render.line import STYLES, WIDTH, Line, Span, cells, left, right, wrap
 from fleetmem.controller.render.safe import safe
+from fleetmem.controller.render.size import count
 from fleetmem.controller.render.startup_rows import (
     NAMES,
     Row,
@@ -279,7 +280,8 @@ def _rank_columns(
         spans += [(right(_number(old.get(row.field), row.sign), width), "dim") for old in before]
         out.append(tuple(spans))
     if len(parted) > len(shown):
-        out.append(((f"{len(parted) - len(shown)} more groups of ranks", "dim"),))
+        more = count(len(parted) - len(shown), "more group", "more groups")
+        out.append(((f"{more} of ranks", "dim"),))
     return out
 
 

@@ -139,7 +139,7 @@ def test_an_ordinary_user_sees_its_own_and_says_what_is_missing(fresh: Host) -> 
     scan = found["gpu.holders"]
     assert scan["outcome"] == "partial"
     assert scan["reading"]["denied"] >= 1
-    assert "cannot be read as this user" in scan["reason"]
+    assert "cannot be read by this user" in scan["reason"]
     holders = by_pid(scan["reading"]["holders"])
     assert set(holders) == {own.holders[0], ended.holders[0]}
     assert holders[own.holders[0]]["ctl_map_bytes"] >= 60 * MIB

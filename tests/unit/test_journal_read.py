@@ -97,7 +97,7 @@ def test_a_failing_journal_says_its_words(root: Path) -> None:
 def test_damaged_files_are_named(root: Path) -> None:
     (root / "var/log/journal/m/torn.journal").write_bytes(b"LPKS")
     journalctl(root, f"printf '{entry('kept')}'")
-    with pytest.raises(Trouble, match="1 damaged journal files") as trouble:
+    with pytest.raises(Trouble, match="1 damaged journal file was left out") as trouble:
         read()
     assert trouble.value.reading is not None
     assert trouble.value.reading["damaged"] == ["/var/log/journal/m/torn.journal"]

@@ -93,8 +93,8 @@ class Play:
         return {"outcome": "ok", "reason": None, "reading": reading, "seconds": 0}
 
 
-def run(play: Play, **options: Any) -> tuple[Climb, str]:
-    """Climb; the climb and the verdict over GPU 0."""
+def run(play: Play, events: list[Any] | None = None, **options: Any) -> tuple[Climb, str]:
+    """Climb; the climb and the verdict over GPU 0. *events* gets what it tells meanwhile."""
     wish = ReclaimOptions(**{"gpu": "0", "release_timeout_seconds": 0.0, **options})
     made = make_plan(play.before, classify(play.before, rules()), wish, {})
     one = Climb(
@@ -106,7 +106,7 @@ def run(play: Play, **options: Any) -> tuple[Climb, str]:
         epoch=5,
         desk="me@desk",
         trail=lambda event: play.trail.append((event["action"], event["signal"])),
-        emit=lambda event: None,
+        emit=([] if events is None else events).append,
     )
 
     async def look(_run: Climb) -> Survey:
@@ -149,6 +149,18 @@ def test_term_is_enough() -> None:
     assert climbed.rungs[1]["freed_bytes"] == 90 * GIB
     assert play.trail == [("signal", "TERM"), ("signal_done", "TERM")]
     assert climbed.used == {0: IDLE}
+
+
+def test_a_rung_that_ended_is_not_what_the_progress_shows() -> None:
+    """Each phase is told when it begins: the seconds beside it are that phase's own."""
+    events: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ladder, "_RESTART_SECONDS", 0.05)
+        play = Loop(launched(), {50: "TERM"})
+        play.waits = -(10**9)
+        run(play, events, release_timeout_seconds=5.0)
+    kinds = [one["kind"] if one["kind"] == "rung" else one.get("text") for one in events]
+    assert kinds == ["rung", "term", "rung", "watching launchers", "looking again"]
 
 
 def test_kill_follows() -> None:

@@ -141,6 +141,23 @@ def test_files_without_a_row_of_their_own_are_counted() -> None:
     assert lines[-2].split() == ["small", "files", "94", "106", "4.0", "–", "–", "–", "–"]
 
 
+@pytest.mark.parametrize(
+    ("small_mib", "column"),
+    [(500, ["0.5", "60.0"]), (40, ["0.04", "60.00"]), (2, ["0.002", "60.000"])],
+)
+def test_a_column_of_files_has_one_precision(small_mib: int, column: list[str]) -> None:
+    """What is small is no 0, and the rows beside it have as many digits; other columns do not."""
+    nodes = [node(0, "cpu", "0", total=100 * 1024, free=0, file=70 * 1024)]
+    small = cached("/b/1.bin", {"0": 1024})
+    small["dirty_bytes"] = small_mib * MIB
+    large = cached("/a/1.bin", {"0": 61 * 1024})
+    large["dirty_bytes"] = 60 * GIB
+    lines = text(file_lines(snapshot(readings(nodes, [small, large], [], {}))))
+    rows = {line.split()[0]: line.split() for line in lines[1:3]}
+    assert [rows[name][-2] for name in ("/b/*.bin", "/a/*.bin")] == column
+    assert [rows[name][2] for name in ("/b/*.bin", "/a/*.bin")] == ["1.0", "61.0"]
+
+
 def test_without_a_gpu_node_files_are_shown_when_asked_for() -> None:
     nodes = [node(0, "cpu", "0", total=1000, free=100, file=900)]
     section = snapshot(readings(nodes, [cached("/m/a.bin", {"0": 900})], [], {}))
