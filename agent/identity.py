@@ -42,21 +42,19 @@ def alive(pid: int) -> bool:
 
 def open_pidfd(pid: int) -> int:
     """A descriptor that stays with this very process (pidfd_open(2), Linux 5.3)."""
-    import ctypes
+    from fleetmem.agent import clib
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    number = int(libc.syscall(_PIDFD_OPEN, pid, 0))
+    number = int(clib.function("syscall")(_PIDFD_OPEN, pid, 0))
     if number < 0:
-        code = ctypes.get_errno()
+        code = clib.get_errno()
         raise OSError(code, os.strerror(code))
     return number
 
 
 def send_signal(pidfd: int, number: int) -> None:
     """Send through the descriptor (pidfd_send_signal(2), Linux 5.1)."""
-    import ctypes
+    from fleetmem.agent import clib
 
-    libc = ctypes.CDLL(None, use_errno=True)
-    if int(libc.syscall(_PIDFD_SEND_SIGNAL, pidfd, number, None, 0)) < 0:
-        code = ctypes.get_errno()
+    if int(clib.function("syscall")(_PIDFD_SEND_SIGNAL, pidfd, number, None, 0)) < 0:
+        code = clib.get_errno()
         raise OSError(code, os.strerror(code))

@@ -7,9 +7,10 @@ dying child leaves behind.
 
 from __future__ import annotations
 
-import ctypes
 import os
 import time
+
+from fleetmem.agent import clib
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -18,24 +19,24 @@ if TYPE_CHECKING:
 SIGKILL, SIGTERM = 9, 15
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
 
-_libc = ctypes.CDLL(None, use_errno=True)
+_prctl = clib.function("prctl")
 
 
 def become_subreaper() -> None:
     """Orphaned descendants become children of this process (prctl(2), Linux 3.4)."""
-    _libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
 
 
 def die_with_parent(parent: int, signal: int) -> None:
     """Ask for *signal* when the parent ends; end now if *parent* has ended already."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal, 0, 0, 0)
+    _prctl(_PR_SET_PDEATHSIG, signal, 0, 0, 0)
     if os.getppid() != parent:
         os._exit(75)
 
 
 def name_process(name: str) -> None:
     """Set comm, at most 15 bytes."""
-    _libc.prctl(_PR_SET_NAME, ctypes.c_char_p(name.encode()), 0, 0, 0)
+    _prctl(_PR_SET_NAME, name.encode(), 0, 0, 0)
 
 
 def children() -> List[int]:

@@ -25,7 +25,7 @@ def main(argv, core):
         say(token, "python_too_old " + old + " " + sys.executable)
         return 69
     try:
-        for name in ("ctypes", "fcntl", "marshal", "pwd", "resource", "select", "zlib"):
+        for name in ("_ctypes", "fcntl", "marshal", "pwd", "resource", "select", "zlib"):
             __import__(name)
         try:
             __import__("_json")

@@ -97,32 +97,27 @@ def pids() -> List[int]:
 
 
 class _Statx:
-    """statx through ctypes, loaded at the first use and kept."""
+    """statx of the C library, loaded at the first use and kept."""
 
     __slots__ = ("buffer", "call", "errno", "fields", "number")
 
     def __init__(self) -> None:
         self.call: Any = None
         self.number = 0
-        try:
-            import ctypes
-            from _struct import Struct
-        except ImportError:
-            return
-        libc = ctypes.CDLL(None, use_errno=True)
-        arguments = [ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p]
-        call = getattr(libc, "statx", None)
-        if call is None:
+        from _struct import Struct
+
+        from fleetmem.agent import clib
+
+        try:  # without argument types, which cost a quarter of the call
+            call = clib.function("statx")
+        except AttributeError:
             self.number = STATX_NUMBERS.get(os.uname().machine, 0)
             if not self.number:
                 return
-            call = libc.syscall
-            arguments.insert(0, ctypes.c_long)
-        call.argtypes = arguments
-        call.restype = ctypes.c_int
-        self.buffer = ctypes.create_string_buffer(256)
+            call = clib.function("syscall")
+        self.buffer = clib.create_string_buffer(256)
         self.fields = Struct("=28xHxxQ88xIIII").unpack_from
-        self.errno = ctypes.get_errno
+        self.errno = clib.get_errno
         self.call = call
 
 
@@ -141,8 +136,10 @@ def node(name: str, dir_fd: Optional[int] = None) -> Optional[Node]:
         _statx = _Statx()
     if _statx.call is None:
         return None
-    place = os.fsencode(name if dir_fd is not None else ROOT + name)
-    where = AT_FDCWD if dir_fd is None else dir_fd
+    if dir_fd is None:
+        where, place = AT_FDCWD, os.fsencode(ROOT + name)
+    else:
+        where, place = dir_fd, name.encode("utf-8", "surrogateescape")
     buffer = _statx.buffer
     if _statx.number:
         rc = _statx.call(

@@ -185,15 +185,15 @@ def _by_diag(where: str, inside: bool) -> Optional[Dict[int, Unix]]:
 
 def _elsewhere(where: str) -> _socket.socket:
     """A netlink socket in another process's network namespace; OSError where refused."""
-    import ctypes
+    from fleetmem.agent import clib
 
-    enter = ctypes.CDLL(None, use_errno=True).setns
+    enter = clib.function("setns")
     home = os.open("/proc/self/ns/net", os.O_RDONLY)
     try:
         there = os.open(sysroot.path("/proc/%s/ns/net" % where), os.O_RDONLY)
         try:
             if enter(there, CLONE_NEWNET):
-                raise OSError(ctypes.get_errno(), "setns")
+                raise OSError(clib.get_errno(), "setns")
         finally:
             os.close(there)
         try:

@@ -146,7 +146,7 @@ class Table:
 
 
 class _Kcmp:
-    """kcmp(2) through ctypes; ``same`` is ``None`` where the kernel does not say."""
+    """kcmp(2); ``same`` is ``None`` where the kernel does not say."""
 
     __slots__ = ("call", "number")
 
@@ -155,14 +155,9 @@ class _Kcmp:
         self.number = KCMP_NUMBERS.get(os.uname().machine, 0)
         if not self.number or not own_proc():
             return  # numbers of another namespace's /proc would name other tasks
-        try:
-            import ctypes
-        except ImportError:
-            return
-        call = ctypes.CDLL(None).syscall
-        call.argtypes = [ctypes.c_long] * 6
-        call.restype = ctypes.c_long
-        self.call = call
+        from fleetmem.agent import clib
+
+        self.call = clib.function("syscall", *[clib.c_long] * 6, result=clib.c_long)
 
     def same(self, one: int, other: int) -> Optional[bool]:
         """Whether two tasks share one table of open files."""

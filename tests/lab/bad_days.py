@@ -320,7 +320,7 @@ FAILED = (
     Day("no-python", no_python, "failed", "python_missing", ("python3.8",)),
     Day("minimal", minimal_python, "failed", "python_incomplete", ("/usr/bin/python3",)),
     Day("no-json", without("json", "_json"), "failed", "python_incomplete", ("json",)),
-    Day("no-ctypes", without("ctypes"), "failed", "python_incomplete", ("ctypes",)),
+    Day("no-ctypes", without("_ctypes"), "failed", "python_incomplete", ("ctypes",)),
     Day("no-library", no_library, "failed", "nvml_missing", ("libnvidia-ml.so.1",)),
     Day("mismatch", faults("init=18"), "failed", "nvml_mismatch", ("version",)),
     Day("no-driver", faults("init=9"), "failed", "nvml_no_driver", ("driver",)),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
@@ -302,13 +301,14 @@ def test_denied_processes_make_it_partial(monkeypatch: pytest.MonkeyPatch, host:
     assert caught.value.reading["denied"] >= 1
 
 
-def test_without_ctypes_files_in_dev_are_still_found(
+def test_without_statx_and_kcmp_files_in_dev_are_still_found(
     host: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Some hosts have a Python without it; what may wait for a server is then not followed."""
-    monkeypatch.setitem(sys.modules, "ctypes", None)
-    monkeypatch.setattr(sysroot, "_statx", None)
-    monkeypatch.setattr(tasks, "_kcmp", None)
+    """Some kernels have neither; what may wait for a server is then not followed."""
+    statx, kcmp = sysroot._Statx(), tasks._Kcmp()
+    statx.call = kcmp.call = None
+    monkeypatch.setattr(sysroot, "_statx", statx)
+    monkeypatch.setattr(tasks, "_kcmp", kcmp)
     script = """
     import mmap
     keep = open("/dev/full")
