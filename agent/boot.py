@@ -4,9 +4,11 @@
 # must parse on interpreters older than 3.8. (Comments are stripped before sending.)
 #
 #   argv: itself token parts cache look
+import gc
 import os
 import sys
 
+gc.set_threshold(100000)  # what a survey leaves to collect is less than looking for it costs
 WRAP = "import sys,zlib,binascii as b;exec(zlib.decompress(b.a2b_base64(sys.argv[1])))"
 
 
