@@ -221,31 +221,24 @@ class _Scan:
 
     def _files(self, place: int, names: List[str], fds: Dict[What, int]) -> bool:
         """Count fds by node. False where the kernel refuses to say what they are."""
-        what_is = self.nodes.what
-        # A CUDA process has each node open many times: the same path in the same table is
-        # looked at once where it is the driver's, every time where it is not.
-        again: Dict[str, What] = {}
+        nodes = self.nodes
         for name in names:
             try:
-                target = os.readlink(name, dir_fd=place)
-                if target[0] != "/":  # a socket, a pipe, an anonymous inode
-                    continue
-                if target in again:
-                    fds[again[target]] += 1
-                    continue
                 found = sysroot.node(name, place)
                 if found is None:
-                    found = _old_kernel(target)
-                    if found is None:
-                        continue
+                    found = _old_kernel(os.readlink(name, dir_fd=place))
+                if found is None or found[0] & TYPE_MASK != CHARACTER:
+                    continue
+                path = ""
+                if (found[2], found[3]) in nodes.shared:
+                    path = os.readlink(name, dir_fd=place)
             except PermissionError:
                 return False
             except OSError:
                 continue
-            what = what_is(found, target)
+            what = nodes.what(found, path)
             if what is not None:
                 fds[what] = fds.get(what, 0) + 1
-                again[target] = what
         return True
 
     def _maps(self, proc_fd: int, task: str, tid: int, maps: Dict[What, int]) -> bool:

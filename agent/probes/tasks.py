@@ -167,6 +167,17 @@ class _Kcmp:
         return None if rc < 0 else rc == 0
 
 
+def _tids(pid: int, proc_fd: int) -> List[int]:
+    """Tasks of a process. A folder of one task has three links, and need not be listed."""
+    if os.stat("task", dir_fd=proc_fd).st_nlink == 3:
+        return [pid]
+    place = sysroot.open_dir("task", proc_fd)
+    try:
+        return [int(name) for name in os.listdir(place)]
+    finally:
+        os.close(place)
+
+
 _kcmp: Optional[_Kcmp] = None
 
 
@@ -181,11 +192,7 @@ def tables(pid: int, proc_fd: int, denied: Set[int]) -> Iterator[Tuple[int, int,
     """
     global _kcmp  # noqa: PLW0603 - one libc for the life of the process
     try:
-        place = sysroot.open_dir("task", proc_fd)
-        try:
-            tids = [int(name) for name in os.listdir(place)]
-        finally:
-            os.close(place)
+        tids = _tids(pid, proc_fd)
     except OSError:
         return
     seen: List[int] = []
