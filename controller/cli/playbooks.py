@@ -12,7 +12,7 @@ from fleetmem.controller.cli.options import Command, Common, common
 from fleetmem.controller.cli.screen import Screen
 from fleetmem.controller.envelope import Envelope, finish, new_envelope, new_run
 from fleetmem.controller.errors import EXIT_USAGE
-from fleetmem.controller.playbook_files import problems_of
+from fleetmem.controller.playbook_files import loaded_files, problems_of
 from fleetmem.controller.render.playbooks import checked_lines, listed_lines, shown_lines
 
 
@@ -62,14 +62,14 @@ def show_playbook(common: Common, name: str) -> int:
 @command.command(
     "check",
     cls=Command,
-    help="Check playbook files (all that come with fleetmem without FILE); every mistake is named "
-    "as file:line:column.",
+    help="Check playbook files; every mistake is named as file:line:column. Without FILE all that "
+    "come with fleetmem, engines' log patterns and your own in ~/.config/fleetmem/engines too.",
 )
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @common(hosts=None)
 def check_playbooks(common: Common, files: tuple[str, ...]) -> int:
     """Read each file as what it says it is; exit 2 where one is not sound."""
-    paths = [books.path_of(name) for name in files] or [one.file for one in books.listed()]
+    paths = [books.path_of(name) for name in files] or loaded_files()
     found = {path: problems_of(path) for path in paths}
     rows: list[dict[str, Any]] = [
         {

@@ -141,6 +141,11 @@ def load(paths: Iterable[str]) -> Patterns:
 @functools.cache
 def builtin() -> Patterns:
     """The patterns that come with the package, and the user's own in XDG config."""
+    return load(engine_files())
+
+
+def engine_files() -> list[str]:
+    """The files that :func:`builtin` reads."""
     folders = [
         os.path.join(os.path.dirname(__file__), "..", "..", "playbooks", "engines"),
         os.path.join(
@@ -149,7 +154,7 @@ def builtin() -> Patterns:
             "engines",
         ),
     ]
-    return load(path for folder in folders for path in yaml_files(folder))
+    return [path for folder in folders for path in yaml_files(folder)]
 
 
 def yaml_files(folder: str) -> list[str]:

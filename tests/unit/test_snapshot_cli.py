@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from fleetmem.controller import playbook as books
 from fleetmem.controller.cli import main
 from fleetmem.controller.cli.values import host_paths
 
@@ -120,4 +121,44 @@ def test_playbooks_check_names_mistakes_and_ends_with_2(
     assert main(["playbooks", "check", str(file), "-o", "json"]) == 2
     (row,) = json.loads(capsys.readouterr().out)["playbooks"]
     assert (row["line"], row["column"]) == (5, 38)
+
+
+def test_playbooks_check_without_a_file_checks_all_that_is_loaded(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Playbooks, lists of names, engines, and the user's own engines."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    folder = tmp_path / "fleetmem" / "engines"
+    folder.mkdir(parents=True)
+    mine = folder / "mine.yaml"
+    pattern = "{id: a, find: ready, match: '%s', step: ready, tests: [{line: ready, gives: {}}]}"
+    mine.write_text(f"engine: mine\nabout: x\npatterns:\n  - {pattern % 'ready'}\n")
     assert main(["playbooks", "check"]) == 0
+    out = capsys.readouterr().out
+    shipped = Path(books.FOLDER)
+    names = {one.name for one in (*shipped.glob("*.yaml"), *shipped.glob("engines/*.yaml"))}
+    assert {"memory.yaml", "protect.yaml", "vllm.yaml"} <= names
+    assert names | {"mine.yaml"} == set(out.partition("sound:")[2].replace(",", " ").split())
+    mine.write_text(f"engine: mine\nabout: x\npatterns:\n  - {pattern % 'started'}\n")
+    assert main(["playbooks", "check"]) == 2
+    assert f"{mine}:4:" in capsys.readouterr().out
+    mine.write_text("playbook: mine\n")  # no engine: audit startup could not load it
+    assert main(["playbooks", "check"]) == 2
+    assert f"{mine}:" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("protect:\n  - {what: x, com: [a]}\n", ":2:"),
+        ("workers:\n  - {engine: e, title: '(', tests: [a]}\n", ":2:24: workers[0].title"),
+        ("workers:\n  - {engine: e, title: a, tests: [b]}\n", ":2:35: workers[0].tests[0]"),
+    ],
+)
+def test_lists_of_names_are_checked(
+    text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "names.yaml"
+    file.write_text(text)
+    assert main(["playbooks", "check", str(file)]) == 2
+    assert f"{file}{said}" in capsys.readouterr().out
