@@ -38,7 +38,7 @@ def snapshot(readings: Mapping[str, Any], phase: str | None = None) -> Snapshot:
     gpus = [_gpu(gpu, listed.get(gpu["index"])) for gpu in devices["gpus"]] if devices else []
     processes = _processes(readings, listed, {gpu["index"]: gpu["uuid"] for gpu in gpus})
     found = numa["nodes"] if numa else []
-    nodes = [_node(node, devices) for node in found]
+    nodes = [_node(node, devices, len(found) == 1) for node in found]
     for gpu in gpus:
         node_id = next((n["id"] for n in nodes if n["gpu_uuid"] == gpu["uuid"]), None)
         gpu["same_as"] = None if node_id is None else f"numa:{node_id}"
@@ -123,7 +123,7 @@ def _gpu(gpu: Any, processes: list[Any] | None) -> Gpu:
     sizes = None if processes is None else [p["used_bytes"] for p in processes]
     of_processes = None if sizes is None or None in sizes else sum(sizes)
     used, total, free = gpu["used_bytes"], gpu["total_bytes"], gpu["free_bytes"]
-    reserved = gpu["reserved_bytes"] if gpu["memory_version"] == 2 else 0
+    reserved = 0 if gpu["memory_version"] == 1 else gpu["reserved_bytes"]
     rest = None
     if None not in (total, free, of_processes):
         rest = total - free - (reserved or 0) - (of_processes or 0)
@@ -142,22 +142,34 @@ def _gpu(gpu: Any, processes: list[Any] | None) -> Gpu:
     }
 
 
-def _node(node: Any, devices: Any) -> NumaNode:
+def _node(node: Any, devices: Any, alone: bool) -> NumaNode:
     """One node as the section has it. One with CPUs stays a CPU's even where a GPU has no other
     memory (integrated)."""
     row = cast(NumaNode, {name: node[name] for name in _NODE_FIELDS})
-    uuid = row["gpu_uuid"] or _uuid_of(node["id"], devices)
+    uuid = row["gpu_uuid"] or _uuid_of(node["id"], devices, alone)
     row["gpu_uuid"] = uuid
     if uuid is not None:
         row["kind"] = "cpu" if node["cpus"] else "gpu"
     return row
 
 
-def _uuid_of(node_id: int, devices: Any) -> str | None:
+def _uuid_of(node_id: int, devices: Any, alone: bool) -> str | None:
+    """The GPU whose memory a node is: as NVML says, or one without memory of its own where there
+    is no other node."""
     if not devices:
         return None
-    found = (gpu["uuid"] for gpu in devices["gpus"] if gpu["numa_node"] == node_id)
+    found = (
+        gpu["uuid"]
+        for gpu in devices["gpus"]
+        if gpu["numa_node"] == node_id or (alone and _has_no_memory(gpu))
+    )
     return next(found, None)
+
+
+def _has_no_memory(gpu: Any) -> bool:
+    """Integrated: a GB10's NVML answers "Not Supported (3)" where others tell their memory."""
+    said = (line for line in gpu["errors"] if line.startswith("memory:"))
+    return gpu["total_bytes"] is None and any(line.endswith("(3)") for line in said)
 
 
 def _driver(

@@ -33,7 +33,8 @@ ABSENT = (nvml.NOT_SUPPORTED, nvml.FUNCTION_NOT_FOUND)
 def gpu_devices() -> GpuDevices:
     """Each GPU as NVML describes it: memory, minor number, NUMA node, MIG, persistence.
 
-    A GPU that fails keeps its row with ``errors``; partial where memory is not known.
+    A GPU that fails keeps its row with ``errors``; partial where memory is not known, but for
+    a GPU that has none of its own (integrated: NVML says "not supported").
     """
     total = nvml.count()
     held = nvml.session()
@@ -43,7 +44,11 @@ def gpu_devices() -> GpuDevices:
         "nvml_version": held.ask(system, "nvml_version", "nvmlSystemGetNVMLVersion"),
         "gpus": [_device(held, index) for index in range(total)],
     }
-    bad = [gpu for gpu in reading["gpus"] if gpu["total_bytes"] is None]
+    bad = [
+        gpu
+        for gpu in reading["gpus"]
+        if gpu["total_bytes"] is None and not _shares_memory(gpu["errors"])
+    ]
     if bad:
         raise Trouble(
             PARTIAL,
@@ -51,6 +56,11 @@ def gpu_devices() -> GpuDevices:
             reading,
         )
     return reading
+
+
+def _shares_memory(errors: List[str]) -> bool:
+    end = "(%d)" % nvml.NOT_SUPPORTED
+    return any(line.startswith("memory:") and line.endswith(end) for line in errors)
 
 
 def _first_fault(errors: List[str]) -> str:

@@ -235,6 +235,11 @@ def test_integrated_memory_gets_no_gh200_advice(shipped: list[playbook.Playbook]
     files = [cached("/models/x", {"0": 70_000})]
     found = judge(shipped, [case(readings(nodes, files, [gpu(numa_node=0)], {}))])
     assert rules(found) == ["hbm-page-cache/integrated-memory"]
+    told = dict.fromkeys(("total_bytes", "reserved_bytes", "used_bytes", "free_bytes"))
+    gb10 = {**gpu(numa_node=None), **told, "errors": ["memory: Not Supported (3)"]}
+    nodes[0].update(kind="cpu", file_bytes=20_000 * MIB)
+    found = judge(shipped, [case(readings(nodes, files, [gb10], {0: {41: 60_000}}))])
+    assert rules(found) == ["hbm-page-cache/integrated-memory"]
 
 
 def test_no_command_without_its_path(shipped: list[playbook.Playbook]) -> None:

@@ -132,6 +132,43 @@ def test_a_gpu_is_the_view_of_one_node_only() -> None:
     assert sum(n["device_bytes"] or 0 for n in section["numa_nodes"]) == 200 * MIB
 
 
+def integrated(index: int = 0, uuid: str = UUID, error: str = "Not Supported (3)") -> Any:
+    """A GPU as NVML tells of a GB10's: no memory, no NUMA node, but lists with sizes."""
+    sizes = dict.fromkeys(("total_bytes", "reserved_bytes", "used_bytes", "free_bytes"))
+    return {**gpu(index, None, uuid), **sizes, "memory_version": None,
+            "errors": ["numa_node: Not Supported (3)", f"memory: {error}"]}  # fmt: skip
+
+
+def test_a_gpu_without_memory_of_its_own_has_the_only_node() -> None:
+    """What its list charges 41 lies there, and no counter of the kernel has it."""
+    nodes = [node(0, "cpu", "0-19", total=1000, free=300)]
+    section = snapshot(readings(nodes, [], [integrated()], {0: {41: 600}},
+                                [process(41, "python3", 0)]))  # fmt: skip
+    assert section["gpus"][0]["same_as"] == "numa:0"
+    (one,) = section["numa_nodes"]
+    assert (one["kind"], one["gpu_uuid"]) == ("cpu", UUID)
+    assert (one["device_bytes"], one["unaccounted_bytes"]) == (600 * MIB, 100 * MIB)
+    (row,) = [r for r in section["table"] if r["backing"] == "device"]
+    assert (row["owner"], row["location"], row["bytes"]) == ("python3 41", "numa:0", 600 * MIB)
+    assert gaps(section) == []
+
+
+@pytest.mark.parametrize("error", ["GPU is lost (15)", "Insufficient Permissions (4)"])
+def test_a_gpu_that_does_not_tell_its_memory_is_not_integrated(error: str) -> None:
+    nodes = [node(0, "cpu", "0-19", total=1000, free=300)]
+    section = snapshot(readings(nodes, [], [integrated(error=error)], {0: {41: 600}}))
+    assert section["gpus"][0]["same_as"] is None
+    assert section["gpus"][0]["reserved_bytes"] is None
+    assert section["numa_nodes"][0]["unaccounted_bytes"] == 700 * MIB
+
+
+def test_on_several_nodes_nobody_knows_which_is_the_integrated_gpus() -> None:
+    nodes = [node(number, "cpu", "0", total=1000, free=300) for number in (0, 1)]
+    section = snapshot(readings(nodes, [], [integrated()], {0: {41: 600}}))
+    assert section["gpus"][0]["same_as"] is None
+    assert all(one["gpu_uuid"] is None for one in section["numa_nodes"])
+
+
 def test_a_reading_of_an_older_version() -> None:
     """It had resident bytes of managed memory only; diff and audit read it from the history."""
     old = {

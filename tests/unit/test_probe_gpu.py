@@ -129,6 +129,14 @@ def test_a_lost_gpu_keeps_its_row_and_the_others_are_complete(load: Load) -> Non
     assert rows[2]["uuid"] == "GPU-2"
 
 
+def test_a_gpu_without_memory_of_its_own_is_no_fault(load: Load) -> None:
+    """A GB10 with driver 580: both calls are not supported, everything else answers."""
+    load(Gpu(0, name="NVIDIA GB10", memory_v2=NVMLError(3), memory_v1=NVMLError(3)))
+    row = probe.gpu_devices()["gpus"][0]
+    assert (row["memory_version"], row["total_bytes"]) == (None, None)
+    assert "memory: Not Supported (3)" in row["errors"]
+
+
 def test_instances_are_listed_with_their_own_memory(load: Load) -> None:
     inner = Gpu(9, uuid="MIG-a", gi=1, ci=0, memory_v2=(20 * GIB, GIB // 8, 10 * GIB, 9 * GIB))
     load(Gpu(0, mig=[1, 1], instances={2: inner}))
