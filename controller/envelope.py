@@ -172,13 +172,15 @@ class Reclaim(TypedDict):
 
 
 class Resolved(TypedDict):
-    """What a selector resolved to, without contacting it."""
+    """What a selector resolved to, without contacting it. ``jump``: the hops of the inventory on
+    the way there, the first one first."""
 
     address: str | None
     port: int | None
     user: str | None
     transport: str
     groups: list[str]
+    jump: NotRequired[list[str]]
 
 
 class HostEntry(TypedDict):

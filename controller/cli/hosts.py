@@ -21,7 +21,8 @@ from fleetmem.controller.render.hosts import checked_lines, resolved_lines
 
 _ABOUT = """Show what a selector resolves to.
 
-Contacts nothing; with --check connects to each host and says what it can do.
+Contacts nothing, and does not show what ~/.ssh/config adds; with --check connects to each host
+and says what it can do.
 """
 
 
@@ -48,7 +49,12 @@ def _resolve(fleet: Any, screen: Screen) -> int:
     screen.rows(
         envelope,
         [
-            {"host": row["host"], **row["resolved"], "groups": " ".join(row["resolved"]["groups"])}
+            {
+                "host": row["host"],
+                **row["resolved"],
+                "groups": " ".join(row["resolved"]["groups"]),
+                "jump": " ".join(row["resolved"]["jump"]),
+            }
             for row in rows
         ],
     )
@@ -63,6 +69,7 @@ def _resolved(host: Any) -> HostEntry:
         "user": host.user,
         "transport": host.transport,
         "groups": list(host.groups),
+        "jump": [hop.name for hop in host.jump],
     }
     return entry
 

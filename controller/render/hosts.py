@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from fleetmem.controller.aggregate import fold_equal, fold_hosts, fold_names
-from fleetmem.controller.envelope import Envelope, HostEntry, reading_of
+from fleetmem.controller.envelope import Envelope, HostEntry, Resolved, reading_of
 from fleetmem.controller.render.line import WIDTH, Line, cells, left, right, wrap
 from fleetmem.controller.render.plan import hosts_first
 from fleetmem.controller.render.safe import safe
@@ -19,9 +19,11 @@ _MARKS = {"ok": ("✓", "good"), "partial": ("!", "warn"), "not_attempted": ("�
 
 def resolved_lines(envelope: Envelope) -> list[Line]:
     """One row a host, as it would be contacted; nothing was."""
-    head = f"{'HOST':<28} {'ADDRESS':<30} {'USER':<10} {'VIA':<8} GROUPS"
+    ways = [_way(entry["resolved"]) for entry in envelope["hosts"]]
+    wide = max([8, *map(cells, ways)])
+    head = f"{'HOST':<28} {'ADDRESS':<30} {'USER':<10} {'VIA':<{wide}} GROUPS"
     lines: list[Line] = [((head, "dim"),)]
-    for entry in envelope["hosts"]:
+    for entry, way in zip(envelope["hosts"], ways, strict=True):
         to = entry["resolved"]
         address = to["address"] or entry["host"]
         if to["port"]:
@@ -31,7 +33,7 @@ def resolved_lines(envelope: Envelope) -> list[Line]:
             (
                 (
                     f"{left(safe(entry['host']), 28)} {left(safe(address), 30)} "
-                    f"{left(safe(to['user'] or NONE), 10)} {left(to['transport'], 8)} ",
+                    f"{left(safe(to['user'] or NONE), 10)} {left(way, wide)} ",
                     "",
                 ),
                 (safe(" ".join(to["groups"]) or NONE), "dim"),
@@ -40,6 +42,12 @@ def resolved_lines(envelope: Envelope) -> list[Line]:
     folded = safe(fold_hosts(entry["host"] for entry in envelope["hosts"]))
     total = f"{count(len(envelope['hosts']), 'host')}: {folded}"
     return [*lines, *(((piece, "dim"),) for piece in wrap(total, WIDTH))]
+
+
+def _way(to: Resolved) -> str:
+    """``ssh``, or ``ssh over bastion → gate``."""
+    hops = to.get("jump")
+    return safe(f"{to['transport']} over {' → '.join(hops)}" if hops else to["transport"])
 
 
 def checked_lines(envelope: Envelope) -> list[Line]:

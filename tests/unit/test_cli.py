@@ -84,6 +84,7 @@ class FakeFleet:
                 user=None,
                 transport="ssh",
                 groups=("lab", "h200"),
+                jump=(),
             )
             for entry in self.entries
         )
@@ -362,7 +363,27 @@ def test_hosts_resolve_without_contact(capsys: Capture, fake: type[FakeFleet]) -
     assert "2 hosts: a[1-2]" in out
     rows = json.loads(run(capsys, "hosts", "-o", "json")[1])["hosts"]
     assert [row["resolved"]["address"] for row in rows] == ["10.0.0.1"] * 2
-    assert run(capsys, "hosts", "-o", "csv")[1].splitlines()[1] == "a1,10.0.0.1,22,,ssh,lab h200"
+    assert run(capsys, "hosts", "-o", "csv")[1].splitlines()[1] == "a1,10.0.0.1,22,,ssh,lab h200,"
+
+
+def test_hosts_show_the_way_over_jump_hosts(
+    capsys: Capture, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()  # the real fleet
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+    file = tmp_path / "i.yaml"
+    file.write_text("hosts: {far: {jump: [gate, ops@inner:2222]}, gate: {}}\n")
+    status, out, _ = run(capsys, "hosts", "-i", str(file))
+    assert status == 0
+    assert [" ".join(line.split()) for line in out.splitlines()][1:3] == [
+        "far far – ssh over gate → ops@inner:2222 –",
+        "gate gate – ssh –",
+    ]
+    found = json.loads(run(capsys, "hosts", "-i", str(file), "-o", "json")[1])["hosts"]
+    assert [row["resolved"]["jump"] for row in found] == [["gate", "ops@inner:2222"], []]
+    csv = run(capsys, "hosts", "-i", str(file), "-H", "far", "-o", "csv")[1].splitlines()
+    assert csv == ["host,address,port,user,transport,groups,jump",
+                   "far,far,,,ssh,,gate ops@inner:2222"]  # fmt: skip
 
 
 def test_an_ipv6_address_is_told_from_its_port() -> None:
