@@ -47,7 +47,7 @@ def on_node(
     """What processes have of *node*; *gpu* is the one whose memory it is.
 
     The pages of a GPU's node that a process maps over its device are among those that NVML
-    counts for it; managed memory is not.
+    counts for it, or for whose fork it is; managed memory is not.
     """
     place = str(node["id"])
     listed = gpu is not None and gpu["processes_bytes"] is not None
@@ -56,7 +56,9 @@ def on_node(
     for process in processes:
         pid, who = process["pid"], label(process)
         held = (process["gpus"].get(gpu["uuid"]) or 0) if gpu is not None and listed else 0
-        mapped = on(place, process["driver_by_numa_node"], process["driver_bytes"], alone)
+        mapped = 0
+        if not listed or node["kind"] != "gpu":
+            mapped = on(place, process["driver_by_numa_node"], process["driver_bytes"], alone)
         managed = on(place, process["managed_by_numa_node"], process["managed_bytes"], alone)
         charged += held
         if max(held, mapped):

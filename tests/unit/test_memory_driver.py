@@ -114,6 +114,33 @@ def test_unknown_sizes_on_a_gpu_that_is_a_node_make_nothing_managed() -> None:
     assert gaps(section) == []
 
 
+def test_a_fork_has_nothing_of_a_gpu_s_node_that_its_parent_is_charged_for() -> None:
+    """NVML's 400 MiB are the parent's. Of the 300 that it has mapped its fork shares a half: the
+    same pages."""
+    nodes = [node(0, "cpu", "0", total=1000, free=1000),
+             node(1, "gpu", "", total=2048, free=1000)]  # fmt: skip
+    numa = {"by_numa_node": {"1": {"driver_bytes": 300 * MIB}}, "policies": {}}
+    family = [process(pid, "python3", 0, driver=mappings(0, 0, driver=150), numa=numa)
+              for pid in (41, 42)]  # fmt: skip
+    section = snapshot(readings(nodes, [], None, {0: {41: 400}}, family))
+    device = [(r["owner"], r["bytes"]) for r in section["table"] if r["backing"] == "device"]
+    assert device == [("python3 41", 400 * MIB)]
+    assert section["numa_nodes"][1]["unaccounted_bytes"] == 648 * MIB
+    unlisted = readings(nodes, [], None, {0: {41: 400}}, family)
+    unlisted["gpu.processes"]["gpus"][0]["complete"] = False
+    device = [(r["owner"], r["bytes"]) for r in snapshot(unlisted)["table"]
+              if r["backing"] == "device"]  # fmt: skip
+    assert device == [("python3 41", 150 * MIB), ("python3 42", 150 * MIB)]
+
+
+def test_forks_have_their_share_of_what_the_driver_keeps_in_the_host_s_memory() -> None:
+    """70 MiB over nvidiactl, which three have mapped: 70 of the node, not 210."""
+    family = [process(pid, "python3", 0, driver=mappings(0, 0, driver=size))
+              for pid, size in ((41, 24), (42, 23), (43, 23))]  # fmt: skip
+    section = snapshot(readings([node(0, "cpu", "0", total=1000, free=900)], [], [], {}, family))
+    assert section["numa_nodes"][0]["device_bytes"] == 70 * MIB
+
+
 def test_a_node_without_room_for_them_has_no_driver_memory_known() -> None:
     """Counters of different moments: nothing is left for 41's 70 MiB, which is not "none"."""
     nodes = [node(0, "cpu", "0", total=1000, free=1001)]
@@ -268,6 +295,24 @@ def test_whatever_is_read_nothing_is_given_twice(found: dict[str, Any]) -> None:
     assert all(given[pid] <= room[pid] for pid in given)
     assert sum(one["managed_bytes"] or 0 for one in section["gpus"]) <= sum(room.values())
     assert snapshot(found) == section
+
+
+@given(found=hosts())
+def test_nobody_has_more_of_a_gpu_than_the_lists_and_mappings_say(found: dict[str, Any]) -> None:
+    section = snapshot(found)
+    charged = {one["uuid"]: one["processes_bytes"] for one in section["gpus"]}
+    for gpu_ in section["gpus"]:
+        same, uuid = gpu_["same_as"], gpu_["uuid"]
+        if charged[uuid] is None:
+            continue
+        for process_ in section["processes"]:
+            who, by_node = f"p {process_['pid']}", process_["managed_by_numa_node"] or {}
+            most = (process_["gpus"].get(uuid) or 0) + process_["managed_by_gpu"].get(uuid, 0)
+            most += by_node.get(same.removeprefix("numa:"), 0) if same else 0
+            found_ = [row for row in section["table"] if row["owner"] == who
+                      and row["backing"] == "device"
+                      and row["location"] == (same or f"gpu:{uuid}")]  # fmt: skip
+            assert sum(row["bytes"] or 0 for row in found_) <= most
 
 
 @given(found=hosts())
