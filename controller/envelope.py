@@ -315,6 +315,15 @@ def worst(verdicts: Iterable[Verdict]) -> Verdict:
     return min(verdicts, key=VERDICTS.index, default="nothing_to_do")
 
 
+def hosts_of(finding: Mapping[str, Any], envelope: Envelope) -> list[str]:
+    """The hosts of a finding, which names them as a node set."""
+    from fleetmem.controller.nodeset import expand
+
+    if finding["hosts"] in envelope["targeted"]:
+        return [finding["hosts"]]
+    return expand(finding["hosts"])
+
+
 def reading_of(entry: HostEntry, probe: str) -> Any:
     """What *probe* measured on that host; ``None`` where it gave no reading."""
     answer = entry["readings"].get(probe)

@@ -9,15 +9,15 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fleetmem.controller.envelope import Envelope, HostEntry, reading_of
+from fleetmem.controller.envelope import Envelope, HostEntry, hosts_of, reading_of
 from fleetmem.controller.render.audit_fold import (
     Row,
     equal_row,
     finding_rows,
     fold_hosts,
-    hosts_of,
     rest_rows,
 )
+from fleetmem.controller.render.data import flat_findings
 from fleetmem.controller.render.findings import finding_lines, finding_steps
 from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
 from fleetmem.controller.render.safe import safe
@@ -233,7 +233,11 @@ def _next(envelope: Envelope, rows: Sequence[Row]) -> list[str]:
 
 
 def audit_rows(envelope: Envelope) -> list[dict[str, Any]]:
-    """One flat row for each rank of each start, for csv. Absent is empty."""
+    """One flat row for each rank of each start, for csv; where no log was read, one for each
+    finding. Absent is empty."""
+    answered = [entry for entry in envelope["hosts"] if entry["error"] is None]
+    if answered and not any("startup" in entry for entry in answered):
+        return flat_findings(envelope)
     rows: list[dict[str, Any]] = []
     for entry in envelope["hosts"]:
         head = {

@@ -8,8 +8,8 @@ from statistics import median
 from typing import Any
 
 from fleetmem.controller import aggregate
-from fleetmem.controller.envelope import Envelope, HostEntry
-from fleetmem.controller.nodeset import expand, split
+from fleetmem.controller.envelope import Envelope, HostEntry, hosts_of
+from fleetmem.controller.nodeset import split
 from fleetmem.controller.render.size import GIB, thousands
 
 _ORDER = {"critical": 0, "warn": 1, "info": 2, "none": 3}
@@ -40,13 +40,6 @@ def finding_rows(envelope: Envelope) -> list[Row]:
                 hosts.append(host)
     rows = [Row(kind, tuple(hosts), rule, say) for (kind, rule, say), hosts in grouped.items()]
     return sorted(rows, key=lambda row: (_ORDER[row.kind], len(row.hosts), row.rule))
-
-
-def hosts_of(found: Mapping[str, Any], envelope: Envelope) -> list[str]:
-    """The hosts of a finding, which names them as a node set."""
-    if found["hosts"] in envelope["targeted"]:
-        return [found["hosts"]]
-    return expand(found["hosts"])
 
 
 def rest_rows(

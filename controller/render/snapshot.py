@@ -7,9 +7,8 @@ from collections import Counter
 from collections.abc import Sequence
 
 from fleetmem.controller.aggregate import fold_hosts, fold_names
-from fleetmem.controller.envelope import Envelope, HostEntry, absent, reading_of
+from fleetmem.controller.envelope import Envelope, HostEntry, absent, hosts_of, reading_of
 from fleetmem.controller.memory_shapes import Snapshot
-from fleetmem.controller.nodeset import expand
 from fleetmem.controller.render.file_table import file_lines, wants_files
 from fleetmem.controller.render.findings import finding_lines, step_lines
 from fleetmem.controller.render.holder_table import (
@@ -125,7 +124,7 @@ def _steps(envelope: Envelope) -> list[str]:
         step
         for one in envelope["findings"]
         for step in one["next"]
-        if not (_is_dry_run(step, one["hosts"]) and set(expand(one["hosts"])) <= set(hosts))
+        if not (_is_dry_run(step, one["hosts"]) and {*hosts_of(one, envelope)} <= {*hosts})
     ]
     return [*steps, f"fleetmem reclaim{_of(fold_hosts(hosts))}"] if hosts else steps
 

@@ -8,7 +8,8 @@ import json
 
 import pytest
 
-from fleetmem.controller.render.data import COLUMNS, to_csv, to_json, to_jsonl
+from fleetmem.controller.render.audit import audit_rows
+from fleetmem.controller.render.data import COLUMNS, flat_findings, to_csv, to_json, to_jsonl
 from fleetmem.controller.render.paint import paint, wants_colour
 from fleetmem.controller.render.progress import (
     Progress,
@@ -55,6 +56,31 @@ def test_csv_has_a_row_a_gpu() -> None:
     assert rows[-1]["gpu"] == ""
     assert rows[-1]["error"] == "connect_timeout"
     assert tuple(rows[0]) == COLUMNS
+
+
+@pytest.mark.parametrize("command", ["run", "audit"])
+def test_csv_of_a_judgement_has_a_row_a_finding(command: str) -> None:
+    """Every target has a row; formulas are disarmed."""
+    whole = envelope(idle("a1"), idle("a2"), idle("b"), unreachable("c"))
+    whole["run"]["command"] = command
+    for entry in whole["hosts"]:
+        entry.pop("reclaim", None)
+    one = {"severity": "warn", "subject": "GPU 0", "advice": None, "next": ["one", "two"]}
+    whole["findings"] = [
+        {**one, "rule": "memory/x", "hosts": "a[1-2]", "evidence": {"say": "=1 GiB"}},  # type: ignore[typeddict-item]
+        {**one, "rule": "memory/y", "hosts": "a2", "evidence": {}, "next": []},  # type: ignore[typeddict-item]
+    ]
+    rows = list(csv.DictReader(io.StringIO(to_csv(whole))))
+    assert [(row["host"], row["rule"], row["say"], row["next"]) for row in rows] == [
+        ("a1", "memory/x", "'=1 GiB", "one; two"),
+        ("a2", "memory/x", "'=1 GiB", "one; two"),
+        ("a2", "memory/y", "", ""),
+        ("b", "", "", ""),
+        ("c", "", "", ""),
+    ]
+    assert rows[-1]["error"] == "connect_timeout"
+    assert audit_rows(whole) == flat_findings(whole)
+    assert len(audit_rows(whole)) == len(rows)
 
 
 @pytest.mark.parametrize(
