@@ -36,6 +36,8 @@ _GLYPHS = {
     "none": ("–", "dim"),
     "equal": ("✓", "good"),
 }
+_NO_START = "no start-up of a known engine was found"
+_NO_START_HINT = "--engine names the engine, --unmatched shows lines that no pattern knew"
 
 
 def audit_lines(
@@ -97,7 +99,7 @@ def _whole(
         if error["hint"]:
             lines.append(((f"  {safe(error['hint'])}", "dim"),))
     elif not started:
-        said = reasons(entry) or ["no start-up was found"]
+        said = reasons(entry) or [_NO_START, _NO_START_HINT]
         lines.append(((safe(entry["host"]), "bold"), (f"  {safe(said[0])}", "")))
         lines += [(("  " + safe(text), "dim"),) for text in said[1:]]
     others = [

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fleetmem.controller.aggregate import fold_hosts, fold_names, fold_numbers, span, template
 from fleetmem.controller.envelope import HostEntry, reading_of
 from fleetmem.controller.memory_shapes import Process, Snapshot
-from fleetmem.controller.render.line import WIDTH, Line, cells, left, right, wrap
+from fleetmem.controller.render.line import WIDTH, Line, Span, cells, clip, left, right, wrap
 from fleetmem.controller.render.safe import safe
 from fleetmem.controller.render.size import GIB, NONE, gib
 
@@ -31,18 +31,23 @@ class Holder:
     """Somebody with memory of GPUs; sizes are bytes, ``None`` is not known.
 
     ``pid`` is ``None`` for memory that no process of this host is named for. ``cuda`` is what
-    NVML's lists say, ``managed`` is managed memory besides, at most. ``orphan``: nobody who
-    started it is left, so a reclaim may find it left over.
+    NVML's lists say, ``managed`` is managed memory besides, at most. ``note`` says that nobody
+    who started it is left, so a reclaim may find it left over.
     """
 
     pid: int | None
-    who: str
+    name: str
+    note: str
     gpus: tuple[int, ...]
     cuda: int | None
     managed: int
     pinned: int | None
     anon: int | None
-    orphan: bool
+
+    @property
+    def who(self) -> str:
+        """Its name and what is to be noted about it."""
+        return " · ".join(text for text in (self.name, self.note) if text)
 
     @property
     def held(self) -> int:
@@ -68,35 +73,32 @@ def _processes(entry: HostEntry, section: Snapshot) -> Iterator[Holder]:
         ):
             continue
         known = [size for size in sizes.values() if size is not None]
-        orphan = _orphan(who.get(process["pid"]))
         yield Holder(
             pid=process["pid"],
-            who=_who(process, orphan),
+            name=_name(process),
+            note=_left_alone(who.get(process["pid"])),
             gpus=tuple(sorted(places[uuid][0] for uuid in sizes)),
             cuda=sum(known) if len(known) == len(sizes) else None,
             managed=sum(_managed(process, uuid) for uuid in sizes),
             pinned=process["pinned_bytes"],
             anon=process["anon_bytes"],
-            orphan=orphan is not None,
         )
 
 
-def _who(process: Process, orphan: str | None) -> str:
+def _name(process: Process) -> str:
     name = process["name"]
     text = f"{process['owner']} · {name}" if process["owner"] else name
-    if process["user"] not in (None, "root"):
-        text += f" ({process['user']})"
-    return f"{text} · {orphan}" if orphan else text
+    return text if process["user"] in (None, "root") else f"{text} ({process['user']})"
 
 
-def _orphan(process: Identity | None) -> str | None:
-    """What became of those who started *process*, where none of them is left."""
+def _left_alone(process: Identity | None) -> str:
+    """What became of those who started *process*, where none of them is left; else nothing."""
     if process is None or process["launcher_alive"] or process["group_leader_alive"]:
-        return None
+        return ""
     owner = process["owner"]
     if owner["kind"] in ("none", "session"):
         return "launcher dead"
-    return "which is gone" if owner["state"] == "gone" else None
+    return f"{owner['kind'].replace('_', ' ')} is gone" if owner["state"] == "gone" else ""
 
 
 def _without_process(entry: HostEntry, section: Snapshot) -> Iterator[Holder]:
@@ -112,19 +114,16 @@ def _without_process(entry: HostEntry, section: Snapshot) -> Iterator[Holder]:
                 continue
             managed = all(text.startswith("managed") for text in row["evidence"])
             pids = gone.get(gpu["index"])
-            if not managed:
-                text = f"{_NO_PROCESS} has pid {fold_numbers(pids)}" if pids else _NO_PROCESS
-            else:
-                text = "; ".join(row["evidence"])
+            dead = f"{_NO_PROCESS} has pid {fold_numbers(pids)}" if pids else _NO_PROCESS
             yield Holder(
                 pid=None,
-                who=text,
+                name="; ".join(row["evidence"]) if managed else "",
+                note="" if managed else dead,
                 gpus=(gpu["index"],),
                 cuda=None if managed else size,
                 managed=size if managed else 0,
                 pinned=None,
                 anon=None,
-                orphan=not managed,
             )
 
 
@@ -164,14 +163,19 @@ def holder_lines(entry: HostEntry, section: Snapshot, width: int = WIDTH) -> lis
         if one not in largest:
             continue
         pid = NONE if one.pid is None else str(one.pid)
-        text = f"{right(pid, 8)}  {left(safe(one.who), owner - 1)} "
-        text += left(fold_numbers(one.gpus), _GPUS)
         sizes = [one.cuda, *([one.managed or None] if managed else []), one.pinned, one.anon]
-        text += "".join(right(gib(size), 9) for size in sizes)
-        lines.append(((text, "warn" if one.orphan else ""),))
+        text = left(fold_numbers(one.gpus), _GPUS) + "".join(right(gib(size), 9) for size in sizes)
+        lines.append(((f"{right(pid, 8)}  ", ""), *_who(one, owner - 1), (" " + text, "")))
     if len(found) > _ROWS:
         lines.append(((f"  {len(found) - _ROWS} more; -o json lists all", "dim"),))
     return lines
+
+
+def _who(one: Holder, width: int) -> list[Span]:
+    """Name and note in *width* cells; where they do not fit the name is cut."""
+    note = f" · {one.note}" if one.name and one.note else one.note
+    name = clip(safe(one.name), max(8, width - cells(note))) if one.name else ""
+    return [(name, ""), (left(note, width - cells(name)), "warn" if note else "")]
 
 
 def orphaned(entries: Sequence[HostEntry]) -> list[str]:
@@ -180,7 +184,7 @@ def orphaned(entries: Sequence[HostEntry]) -> list[str]:
     return [
         entry["host"]
         for entry in entries
-        if "snapshot" in entry and any(one.orphan for one in holders(entry, entry["snapshot"]))
+        if "snapshot" in entry and any(one.note for one in holders(entry, entry["snapshot"]))
     ]
 
 
@@ -195,7 +199,7 @@ class _Kind:
     names: tuple[str, ...]
     gpus: str
     held: int | None
-    orphan: bool
+    noted: bool
 
 
 def folded_holder_lines(entries: Sequence[HostEntry], width: int = WIDTH) -> list[Line]:
@@ -216,12 +220,12 @@ def folded_holder_lines(entries: Sequence[HostEntry], width: int = WIDTH) -> lis
         pieces = wrap(safe(who), room)
         text = left(kinds[0].gpus, _GPUS) + left(NONE if sizes is None else _range(*sizes), _SIZE)
         hosts = safe(fold_hosts(kind.host for kind in kinds))
-        style = "warn" if kinds[0].orphan else ""
+        style = "warn" if kinds[0].noted else ""
         if cells(hosts) < _HOSTS:
-            lines.append(((left(hosts, _HOSTS), ""), (text + pieces[0], style)))
+            lines.append(((left(hosts, _HOSTS) + text, ""), (pieces[0], style)))
         else:
             lines += [((piece, ""),) for piece in wrap(hosts, width)]
-            lines.append(((" " * _HOSTS + text + pieces[0], style),))
+            lines.append(((" " * _HOSTS + text, ""), (pieces[0], style)))
         lines += [((" " * (width - room) + piece, style),) for piece in pieces[1:]]
     if len(rows) > _ROWS:
         lines.append(((f"  {len(rows) - _ROWS} more; -o json lists all", "dim"),))
@@ -232,17 +236,17 @@ def _kinds(entry: HostEntry) -> Iterator[_Kind]:
     """The holders of one host, those together whose names differ in numbers only."""
     if "snapshot" not in entry:
         return
-    alike: dict[tuple[str, bool], list[Holder]] = {}
+    alike: dict[str, list[Holder]] = {}
     for one in holders(entry, entry["snapshot"]):
-        alike.setdefault((template(one.who), one.orphan), []).append(one)
-    for (_, orphan), found in alike.items():
+        alike.setdefault(template(one.who), []).append(one)
+    for found in alike.values():
         known = all(one.cuda is not None or one.managed for one in found)
         yield _Kind(
             host=entry["host"],
             names=tuple(one.who for one in found),
             gpus=fold_numbers(gpu for one in found for gpu in one.gpus),
             held=sum(one.held for one in found) if known else None,
-            orphan=orphan,
+            noted=bool(found[0].note),
         )
 
 

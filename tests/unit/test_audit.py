@@ -180,3 +180,11 @@ def test_what_others_found_is_shown_where_no_start_was_found() -> None:
     text = " ".join(plain(line) for line in audit_lines(envelope))
     assert "no line of nope.service" in text
     assert "2 GiB are in swap" in text
+
+
+def test_a_log_without_a_start_says_what_to_try() -> None:
+    whole = new_envelope(new_run("audit"), ["file:a.log"], [new_host("file:a.log", "ok")])
+    whole["hosts"][0]["startup"] = []
+    text = [plain(line) for line in audit_lines(whole)]
+    assert text[0] == "file:a.log  no start-up of a known engine was found"
+    assert text[1].startswith("  --engine names the engine")

@@ -78,7 +78,7 @@ def test_they_stand_by_gpu_the_largest_first() -> None:
         ({"owner": owner("unit", "vllm.service", "live")}, "vllm.service · python3"),
         (
             {"owner": owner("unit", "vllm.service", "gone")},
-            "vllm.service · python3 · which is gone",
+            "vllm.service · python3 · unit is gone",
         ),
     ],
 )
@@ -86,6 +86,14 @@ def test_one_that_nobody_is_left_of_is_said(more: dict[str, Any], said: str) -> 
     entry = host(two_gpus({0: {41: 1000}}, identity(41, **more)))
     assert lines_of(entry)[1][10:53].rstrip() == said
     assert orphaned([entry]) == (["h1"] if "dead" in said or "gone" in said else [])
+
+
+def test_a_long_name_is_cut_before_its_note() -> None:
+    """So that a narrow screen still says that nobody is left."""
+    found = two_gpus({0: {41: 1000}}, identity(41))
+    found["processes.memory"]["processes"][0]["title"] = "VLLM::Worker_DP0_TP0_EP0_of_a_long_name"
+    line = lines_of(host(found), 80)[1]
+    assert line.startswith("      41  VLLM::Worker_DP0_… · launcher dead 0 ")
 
 
 def test_memory_of_a_dead_process_has_a_row() -> None:
