@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from fleetmem.controller.errors import TimedOut
-from fleetmem.controller.follow_marks import FAILED, PHASES, Mark, Told, due, told
+from fleetmem.controller.follow_marks import FAILED, PHASES, READY, Mark, Told, due, told
 from fleetmem.controller.gather import judging
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class Follower:
     _told: Told = field(default_factory=Told)
     _failed_at: float = 0.0
     _last: tuple[str, PhaseMark, int] | None = None
+    _ready_before: bool = False
 
     async def run(self) -> None:
         """Until the engine is ready, or failed for good. TimedOut after ``timeout_seconds``."""
@@ -124,6 +125,7 @@ class Follower:
         if found.over is None and age_seconds <= self.timeout_seconds:
             return
         self._over.add(start.invocation)
+        self._ready_before = found.over == READY
         if found.over == FAILED:
             self._keep_failed(start.invocation, found.marks.get(FAILED))
 
@@ -229,12 +231,15 @@ class Follower:
 
     def _wait(self) -> None:
         self.phase("waiting for the start")
-        self.say(f"waiting for {self.section['unit']} to start")
+        again = " again: its newest start was ready before" if self._ready_before else ""
+        self.say(f"waiting for {self.section['unit']} to start{again}")
 
     def _late(self) -> TimedOut:
         self._missing()
         unit, status = self.section["unit"], self.section["status"]
         what = "was not started" if status == "waiting" else "was not ready"
+        if status == "waiting" and self._ready_before:
+            what = "was ready before and was not started again"
         if status == "failed":
             what = "was not started again after it had failed"
         taken = ", ".join(one["phase"] for one in self.section["phases"]) or "nothing"

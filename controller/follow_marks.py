@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 PHASES = ("before-load", "after-load", "after-init")
 """The phases of a start that goes well, in their order."""
 
+READY = "after-init"
 FAILED = "failed"
 ALONE = "_"
 """The rank of lines that name none."""
@@ -58,9 +59,7 @@ class Told:
     @property
     def over(self) -> str | None:
         """How the start ended: after-init, failed or stopped, whichever came first."""
-        ends = [
-            self.marks[name] for name in ("after-init", FAILED, "stopped") if name in self.marks
-        ]
+        ends = [self.marks[name] for name in (READY, FAILED, "stopped") if name in self.marks]
         return min(ends, key=lambda mark: mark.microseconds).phase if ends else None
 
 

@@ -235,7 +235,7 @@ def test_a_start_under_way_is_taken_and_a_finished_one_is_not(world: World) -> N
     assert envelope["hosts"][0]["snapshot"]["page_cache"]["files"] == []
 
     again = Following(world, "under", "-o", "json")  # it is ready: only a new start counts
-    again.sees("waiting for under to start")
+    again.sees("waiting for under to start again: its newest start was ready before")
     world.sh("systemctl restart under")
     _, section = answer(again.ends())
     new = world.sh("systemctl show --property=InvocationID --value under").strip()

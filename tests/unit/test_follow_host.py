@@ -374,6 +374,7 @@ def test_a_loop_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     ("looks", "said"),
     [
         ([("", None)], "v was not started within 1 s; taken: nothing"),
+        ([("a", READY)], "v was ready before and was not started again within 1 s; taken: nothing"),
         ([("a", None)], "v was not ready within 1 s; taken: before-load"),
     ],
 )
