@@ -221,13 +221,15 @@ def _no_reading(survey: Survey, gpu: int) -> GpuJudgement:
 
 
 def _within(survey: Survey, gpu: int, bound: Bound) -> bool:
-    """Whether *gpu* uses at most its bound.
+    """Whether *gpu* uses at most its bound, and nothing of it is a dead process's.
 
-    A bound may allow for memory on no list; none that a list names, a dead process's say, goes
-    under it.
+    Spared processes may have given memory back meanwhile, and a bound may allow for memory on no
+    list: what a list names of others goes under neither.
     """
     used, named, charged = survey.used(gpu), survey.named_bytes(gpu), bound.charged_bytes
     if used is None or bound.bound_bytes is None or used > bound.bound_bytes:
+        return False
+    if sum(size or 0 for size in survey.dead(gpu).values()) > TOLERANCE_BYTES:
         return False
     if charged is None or used <= charged:
         return True

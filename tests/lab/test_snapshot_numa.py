@@ -171,7 +171,7 @@ def test_what_is_in_hbm_is_said_and_how_to_get_it_out(
     found = {row["rule"]: row for row in answer.envelope["findings"]}
     one = found["hbm-page-cache/file-pages-on-gpu"]
     assert one["subject"] == "NUMA node 1"
-    assert f"by {shards['pid']}" in one["evidence"]["say"]
+    assert f"by processes {shards['pid']}" in one["evidence"]["say"]
     assert one["next"] == [f"fleetmem reclaim -H {name} --cache {FOLDER} --dry-run"]
     plan = desk.run("reclaim", "-H", name, "--cache", "--dry-run", "-o", "json").answer
     cache = plan.reclaim(name)["cache"]

@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fleetmem.controller.envelope import VERDICTS, Verdict
 from fleetmem.controller.reclaim.classify import classify
@@ -437,6 +439,57 @@ def test_nothing_to_do_says_what_is_on_no_list() -> None:
     assert row.why.endswith(f"; 4.0 GiB are {MAY_BE}")
     left = alone(beside(9 * GIB, listed(50, 4 * GIB, "dead")), 61.0)
     assert left.verdict == "kernel_pinned"
+
+
+def test_what_a_spared_one_gave_back_hides_nothing_of_a_dead_one() -> None:
+    """51 kept 20 GiB and has 15 now; 50's last 3 GiB are still on the list."""
+    before = survey(
+        TARGET,
+        SPARED,
+        holders=(holder(50), holder(51)),
+        lists={0: [listed(50, 40 * GIB), listed(51, 20 * GIB)]},
+    )
+    after = survey(
+        SPARED,
+        holders=(holder(51),),
+        lists={0: [listed(50, 3 * GIB, "dead"), listed(51, 15 * GIB)]},
+    )
+    assert managed(after, before).verdict == "releasing"
+    assert managed(after, before, seconds=61.0).verdict == "kernel_pinned"
+
+
+mibs = st.integers(0, 4000).map(lambda size: size * MIB)
+
+
+@given(before=mibs, after=mibs, kept=mibs, left=mibs, target=mibs, extra=mibs, dead_=mibs)
+def test_all_is_well_only_where_live_ones_account_for_it(
+    before: int, after: int, kept: int, left: int, target: int, extra: int, dead_: int
+) -> None:
+    """What is used in the end is on the lists under live numbers, or mapped by them."""
+    mapped = holder(51, uvm_map_bytes=extra)
+    first = survey(
+        TARGET,
+        SPARED,
+        holders=(holder(50), mapped),
+        lists={0: [listed(50, target), listed(51, kept)]},
+        used={0: target + kept + before},
+    )
+    last = survey(
+        SPARED,
+        holders=(mapped,),
+        lists={0: [listed(50, dead_, "dead"), listed(51, left)] if dead_ else [listed(51, left)]},
+        used={0: dead_ + left + after},
+    )
+    row = managed(last, first, seconds=61.0)
+    if row.verdict == "reclaimed":
+        assert dead_ <= 64 * MIB
+        given_back = max(0, kept - left)  # what 51 gave back and somebody may have on no list
+        assert after <= extra + kept // 100 + given_back + 64 * MIB
+    else:
+        assert after > 64 * MIB or dead_ > 64 * MIB or left > kept
+    alike = planned(make_plan(last, classify(last, rules()), ReclaimOptions(), {}), last, "h1")[0]
+    if alike.verdict == "nothing_to_do":
+        assert dead_ <= 64 * MIB
 
 
 # --- GPUs that others work on meanwhile -------------------------------------------------------
