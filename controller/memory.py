@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
+from fleetmem.controller.integrated import has_no_memory
 from fleetmem.controller.memory_driver import Part, managed_on_gpus, on_node
 from fleetmem.controller.memory_shapes import (
     CachedFile,
@@ -161,15 +162,9 @@ def _uuid_of(node_id: int, devices: Any, alone: bool) -> str | None:
     found = (
         gpu["uuid"]
         for gpu in devices["gpus"]
-        if gpu["numa_node"] == node_id or (alone and _has_no_memory(gpu))
+        if gpu["numa_node"] == node_id or (alone and has_no_memory(gpu))
     )
     return next(found, None)
-
-
-def _has_no_memory(gpu: Any) -> bool:
-    """Integrated: a GB10's NVML answers "Not Supported (3)" where others tell their memory."""
-    said = (line for line in gpu["errors"] if line.startswith("memory:"))
-    return gpu["total_bytes"] is None and any(line.endswith("(3)") for line in said)
 
 
 def _driver(

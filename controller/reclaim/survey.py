@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from fleetmem.controller.integrated import has_no_memory
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
@@ -64,8 +66,13 @@ class Survey:
         return [i for i, gpu in sorted(self.gpus.items()) if gpu["minor"] in minors]
 
     def used(self, gpu: int) -> int | None:
-        """NVML's used bytes; on a NUMA GPU less the node's file pages, which are no holder's."""
+        """NVML's used bytes; on a NUMA GPU less the node's file pages, which are no holder's.
+
+        On a GPU that uses the host's memory, what the lists add up to: there is no other figure.
+        """
         device = self.gpus[gpu]
+        if has_no_memory(device):
+            return self.named_bytes(gpu) if self.complete[gpu] else None
         used, node = device["used_bytes"], device["numa_node"]
         if used is None or node is None:
             return used

@@ -492,6 +492,26 @@ def test_all_is_well_only_where_live_ones_account_for_it(
         assert dead_ <= 64 * MIB
 
 
+# --- a GPU that uses the host's memory --------------------------------------------------------
+
+
+def gb10(found: Survey, error: str = "Not Supported (3)", complete: bool = True) -> Survey:
+    """NVML tells of no memory of GPU 0; its lists have sizes."""
+    none = device(0, None, total_bytes=None, memory_version=None, errors=[f"memory: {error}"])
+    return replace(found, gpus={**found.gpus, 0: none}, complete={0: complete, 1: True})
+
+
+def test_an_integrated_gpu_is_judged_by_its_lists() -> None:
+    before = gb10(BEFORE)
+    assert plan(before).bounds[0].before_bytes == 90 * GIB
+    assert climbed(gb10(EMPTY), before).verdict == "reclaimed"
+    assert climbed(gb10(dead()), before).verdict == "releasing"
+    assert alone(gb10(EMPTY)).verdict == "nothing_to_do"
+    unknown = gb10(EMPTY, complete=False)
+    assert climbed(unknown, before).verdict == "cannot_attribute"
+    assert climbed(gb10(EMPTY, "GPU is lost (15)"), before).verdict == "driver_wedged"
+
+
 # --- GPUs that others work on meanwhile -------------------------------------------------------
 
 
