@@ -172,7 +172,8 @@ def test_what_is_in_hbm_is_said_and_how_to_get_it_out(
     one = found["hbm-page-cache/file-pages-on-gpu"]
     assert one["subject"] == "NUMA node 1"
     assert f"by processes {shards['pid']}" in one["evidence"]["say"]
-    assert one["next"] == [f"fleetmem reclaim -H {name} --cache {FOLDER} --dry-run"]
+    where = f"-i {lab.inventory} -H {name}"
+    assert one["next"] == [f"fleetmem reclaim {where} --cache {FOLDER} --dry-run"]
     plan = desk.run("reclaim", "-H", name, "--cache", "--dry-run", "-o", "json").answer
     cache = plan.reclaim(name)["cache"]
     assert {Path(row["path"]).stem for row in cache["files"]} >= {"alone", "spread"}
