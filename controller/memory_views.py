@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from fleetmem.controller.memory import snapshot
+from fleetmem.controller.memory_abandoned import abandoned
 from fleetmem.controller.memory_shapes import CachedFile, NumaNode, Snapshot
 
 Rows = list[dict[str, Any]]
@@ -68,7 +69,8 @@ class HostView(TypedDict):
 
 
 class ProcessView(TypedDict):
-    """One process. ``has_policy`` is unknown where numa_maps was not read."""
+    """One process. ``has_policy`` is unknown where numa_maps was not read. ``abandoned``: what
+    became of those who started it, where none of them is left."""
 
     pid: int
     name: str
@@ -83,6 +85,7 @@ class ProcessView(TypedDict):
     on_gpu_nodes_bytes: int | None
     has_policy: bool | None
     host_total_bytes: int | None
+    abandoned: str | None
 
 
 class SegmentView(TypedDict):
@@ -250,6 +253,8 @@ def _processes(readings: Mapping[str, Any], section: Snapshot) -> Rows:
     numa = readings.get("numa.nodes")
     total = numa["memory"]["total_bytes"] if numa else None
     raw = {p["pid"]: p for p in readings["processes.memory"]["processes"]}
+    identities = readings.get("processes.identity")
+    who = {p["pid"]: p for p in identities["processes"]} if identities else {}
     rows = []
     for process in section["processes"]:
         measured = raw.get(process["pid"])
@@ -268,6 +273,7 @@ def _processes(readings: Mapping[str, Any], section: Snapshot) -> Rows:
         row["on_gpu_nodes_bytes"] = spilt
         row["has_policy"] = None if maps is None else any(p != "default" for p in maps["policies"])
         row["host_total_bytes"] = total
+        row["abandoned"] = abandoned(who[process["pid"]]) if process["pid"] in who else None
         rows.append(row)
     return rows
 

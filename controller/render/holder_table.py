@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from fleetmem.controller.aggregate import fold_hosts, fold_names, fold_numbers, span, template
 from fleetmem.controller.envelope import HostEntry, reading_of
+from fleetmem.controller.memory_abandoned import abandoned
 from fleetmem.controller.memory_shapes import Process, Snapshot
 from fleetmem.controller.render.line import WIDTH, Line, Span, cells, clip, left, right, wrap
 from fleetmem.controller.render.safe import safe
 from fleetmem.controller.render.size import GIB, NONE, gib
-
-if TYPE_CHECKING:
-    from fleetmem.agent.shapes import Identity
 
 _ROWS = 16
 _SHARE = 20
@@ -64,7 +61,7 @@ def holders(entry: HostEntry, section: Snapshot) -> list[Holder]:
 def _processes(entry: HostEntry, section: Snapshot) -> Iterator[Holder]:
     places = {gpu["uuid"]: (gpu["index"], gpu["total_bytes"]) for gpu in section["gpus"]}
     reading = reading_of(entry, "processes.identity")
-    who = {one["pid"]: one for one in reading["processes"]} if reading else {}
+    notes = {one["pid"]: abandoned(one) for one in reading["processes"]} if reading else {}
     for process in section["processes"]:
         sizes = {uuid: size for uuid, size in process["gpus"].items() if uuid in places}
         if not any(
@@ -76,7 +73,7 @@ def _processes(entry: HostEntry, section: Snapshot) -> Iterator[Holder]:
         yield Holder(
             pid=process["pid"],
             name=_name(process),
-            note=_left_alone(who.get(process["pid"])),
+            note=notes.get(process["pid"]) or "",
             gpus=tuple(sorted(places[uuid][0] for uuid in sizes)),
             cuda=sum(known) if len(known) == len(sizes) else None,
             managed=sum(_managed(process, uuid) for uuid in sizes),
@@ -89,16 +86,6 @@ def _name(process: Process) -> str:
     name = process["name"]
     text = f"{process['owner']} · {name}" if process["owner"] else name
     return text if process["user"] in (None, "root") else f"{text} ({process['user']})"
-
-
-def _left_alone(process: Identity | None) -> str:
-    """What became of those who started *process*, where none of them is left; else nothing."""
-    if process is None or process["launcher_alive"] or process["group_leader_alive"]:
-        return ""
-    owner = process["owner"]
-    if owner["kind"] in ("none", "session"):
-        return "launcher dead"
-    return f"{owner['kind'].replace('_', ' ')} is gone" if owner["state"] == "gone" else ""
 
 
 def _without_process(entry: HostEntry, section: Snapshot) -> Iterator[Holder]:

@@ -20,6 +20,7 @@ from tests.unit.memory_samples import (
     readings,
     segment,
 )
+from tests.unit.reclaim_world import identity, owner
 
 SHIPPED = ("hbm-page-cache", "memory")
 
@@ -355,4 +356,42 @@ def test_memory_of_processes_that_have_ended(shipped: list[playbook.Playbook]) -
     assert one["evidence"]["say"] == "1.3 GiB of GPU memory belong to pids that no process here has"
     assert one["next"] == ["fleetmem reclaim -H h1 --dry-run"]
     rows[0]["state"] = "implausible"
+    assert judge(shipped, [case(found)]) == []
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, "launcher dead"),
+        ({"owner": owner("session", "c1", None)}, "launcher dead"),
+        ({"owner": owner("unit", "vllm.service", "gone")}, "unit is gone"),
+        ({"owner": owner("unit", "vllm.service", "live")}, None),
+        ({"owner": owner("job", "77", None)}, None),
+        ({"launcher_alive": True}, None),
+        ({"group_leader_alive": True}, None),
+    ],
+)
+def test_gpu_memory_of_processes_whose_starters_are_gone(
+    shipped: list[playbook.Playbook], more: dict[str, Any], said: str | None
+) -> None:
+    """Two of them together are above 1 GiB; a dry run judges them, the rule does not."""
+    rows = [process(pid, "VLLM::Worker_TP", 1) for pid in (41, 42)]
+    found = readings(listed={0: {41: 600, 42: 700}}, processes=rows)
+    people = [identity(pid, **more) for pid in (41, 42)]
+    found["processes.identity"] = {"processes": people, "gone": [], "denied": 0}
+    hits = [one for one in judge(shipped, [case(found)]) if one["rule"] == "memory/launcher-dead"]
+    assert bool(hits) is (said is not None)
+    for one in hits:
+        assert one["evidence"]["say"] == (
+            f"1.3 GiB of GPU memory held by VLLM::Worker_TP, {said} (2 in all)"
+        )
+        assert (one["severity"], one["subject"]) == ("warn", "GPU holders")
+        assert one["next"] == ["fleetmem reclaim -H h1 --dry-run"]
+
+
+@pytest.mark.parametrize("people", [None, {"processes": [], "gone": [41], "denied": 0}])
+def test_holders_that_were_not_identified_are_no_finding(
+    shipped: list[playbook.Playbook], people: Any
+) -> None:
+    found = {**readings(listed={0: {41: 1300}}), "processes.identity": people}
     assert judge(shipped, [case(found)]) == []
