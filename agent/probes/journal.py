@@ -9,7 +9,7 @@ from __future__ import annotations
 from time import monotonic, time
 
 from fleetmem.agent.declare import probe
-from fleetmem.agent.model import FAILED, PARTIAL, Trouble
+from fleetmem.agent.model import DENIED, FAILED, PARTIAL, Trouble
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -71,15 +71,24 @@ def journal_read(
 
     keep = Keep(grep, words, before, after, limit_lines, limit_bytes, emit)
     deadline = monotonic() + span_seconds
+    tried = ""
     if file is not None or container is not None:
         from fleetmem.agent.probes import log_files
 
         found = log_files.read(file, container, keep, deadline)
-        if found is not None:
+        if not isinstance(found, str):
             return found
-    return _Read(keep, deadline, directory, boot, since).run(
-        unit, user, container, invocation, count, kernel, head
-    )
+        tried = found
+    try:
+        return _Read(keep, deadline, directory, boot, since).run(
+            unit, user, container, invocation, count, kernel, head
+        )
+    except Trouble as trouble:
+        if container is None or trouble.outcome == PARTIAL:
+            raise
+        why = "no log of container %s: %s; %s" % (container, tried, trouble.reason)
+        outcome = DENIED if trouble.outcome == DENIED else FAILED
+        raise Trouble(outcome, why, trouble.reading) from None
 
 
 class _Read:
@@ -321,6 +330,8 @@ class _Read:
             if self.absent is not None:
                 which += " that belongs to its invocation " + self.absent
             raise Trouble(FAILED, "the journal has no line of %s" % which, reading)
+        if container is not None and not self.scanned and not problems:
+            raise Trouble(FAILED, "the journal has no line of it", reading)
         if not problems:
             return reading
         if not self.scanned and not self.denied and self.journal.problems:

@@ -10,11 +10,11 @@ from time import monotonic, time
 
 from fleetmem.agent import sysroot
 from fleetmem.agent.model import DENIED, FAILED, PARTIAL, Trouble
-from fleetmem.agent.probes.log_lines import Lines
+from fleetmem.agent.probes.log_lines import Lines, microseconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Iterator, List, Optional
+    from typing import Any, Iterator, List, Optional, Union
 
     from fleetmem.agent.shapes import JournalRead
 
@@ -26,8 +26,8 @@ PACKED_BYTES = 24 << 20
 
 def read(
     file: Optional[str], container: Optional[str], keep: Any, deadline: float
-) -> Optional[JournalRead]:
-    """A file's or a container's lines; ``None`` for a container whose log lies in no file."""
+) -> Union[JournalRead, str]:
+    """A file's or a container's lines; of a container that is not found here, why not."""
     if file is not None:
         paths = family(file)
         if not paths:
@@ -39,10 +39,10 @@ def read(
     paths = containers.files(container)
     if paths:
         return _files("container", container, paths, keep, deadline)
-    said = containers.command(container, deadline)
-    if said is None:
-        return None
-    running, words = said
+    started = containers.command(container, deadline)
+    if started is None:
+        return "no container runtime here has a log file or a command for it"
+    running, words = started
     lines = Lines(keep)
     held: List[bytes] = []
     rest = b""
@@ -55,10 +55,11 @@ def read(
         while size > PACKED_BYTES and held:
             size -= len(held.pop(0)) + 1
     running.end()
-    if running.status and not held:
-        return None
     if rest:
         held.append(rest)
+    if running.status and not running.late and not any(map(_stamped, held)):
+        said = b" ".join(held[-1:]).decode("utf-8", "replace").strip()
+        return "%s: %s" % (words[0], said[:300]) if said else str(running.problem())
     for line in reversed(held):
         if not lines.take(line):
             break
@@ -68,6 +69,11 @@ def read(
     if problem is not None:
         raise Trouble(PARTIAL, problem, reading)
     return reading
+
+
+def _stamped(line: bytes) -> bool:
+    """Whether a container wrote it: the runtime's own words bear no time."""
+    return microseconds(line[:40].decode("utf-8", "replace").partition(" ")[0]) is not None
 
 
 def family(path: str) -> List[str]:

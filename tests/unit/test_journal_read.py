@@ -125,6 +125,19 @@ def test_no_journald_no_files_no_right(root: Path, monkeypatch: pytest.MonkeyPat
     assert denied.value.outcome == DENIED
 
 
+def test_a_container_that_only_the_journal_could_have(root: Path) -> None:
+    journalctl(root, f"printf '{entry('its word')}'")
+    assert journal.journal_read(container="c")["rows"] == 1
+    journalctl(root, "exit 0")
+    with pytest.raises(Trouble) as none:
+        journal.journal_read(container="c")
+    assert none.value.outcome == FAILED
+    assert none.value.reason == (
+        "no log of container c: no container runtime here has a log file or a command for it; "
+        "the journal has no line of it"
+    )
+
+
 def test_the_beginning_of_a_long_start_and_its_end(root: Path) -> None:
     """A start of months ago is read from its beginning; its newest lines stand beside it."""
     oldest_first = entry("Started u.", micro=1, manager=True)

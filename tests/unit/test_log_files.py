@@ -159,6 +159,40 @@ def test_a_runtimes_command_is_the_last_way(root: Path) -> None:
     assert reading["files"] == ["docker logs --timestamps gone"]
 
 
+REFUSED = "Error response from daemon: No such container: gone"
+
+
+@pytest.mark.parametrize(
+    ("script", "why"),
+    [
+        (None, "no container runtime here has a log file or a command for it"),
+        (f"echo '{REFUSED}' >&2; exit 1", f"docker: {REFUSED}"),
+        ("exit 1", "docker: status 1"),
+    ],
+)
+def test_a_container_that_is_not_there(root: Path, script: str | None, why: str) -> None:
+    """What a runtime says of it is no line of its log."""
+    if script:
+        put(root, "/usr/bin/docker", f"#!/bin/sh\n{script}\n").chmod(0o755)
+    rows: list[Any] = []
+    with pytest.raises(Trouble) as none:
+        journal.journal_read(container="gone", emit=rows.append)
+    assert (none.value.outcome, rows) == (FAILED, [])
+    assert none.value.reason == (
+        f"no log of container gone: {why}; no_journal: this host has no journalctl"
+    )
+
+
+def test_a_runtime_that_fails_on_its_way_gave_lines(root: Path) -> None:
+    script = "#!/bin/sh\necho '2026-05-04T01:02:03Z a line'\necho 'daemon gone' >&2; exit 1\n"
+    put(root, "/usr/bin/docker", script).chmod(0o755)
+    messages, reading = read(container="gone")
+    assert messages == ["2026-05-04T01:02:03Z a line", "daemon gone"]
+    assert reading["why"] == "docker: status 1"
+    put(root, "/usr/bin/docker", "#!/bin/sh\nexit 0\n").chmod(0o755)
+    assert read(container="silent")[0] == []
+
+
 def test_clocks_of_containers() -> None:
     assert microseconds("1970-01-01T00:00:01.000002Z") == 1_000_002
     assert microseconds("2026-05-04T01:02:03.5Z") == 1_777_856_523_500_000
