@@ -80,7 +80,8 @@ class Plan(TypedDict):
 
 class GpuVerdict(TypedDict):
     """One GPU in scope, before and after. Bytes are NVML's used memory, and its free memory
-    where the cache rung asks what capacity came back."""
+    where the cache rung asks what capacity came back. ``managed_bytes``: managed memory that the
+    targets may have there beside what NVML lists, at most."""
 
     index: int
     uuid: str
@@ -89,6 +90,7 @@ class GpuVerdict(TypedDict):
     after_bytes: int | None
     baseline_bytes: int | None
     baseline_source: Literal["recorded", "assumed"] | None
+    managed_bytes: NotRequired[int]
     why: NotRequired[str | None]
     before_free_bytes: NotRequired[int | None]
     after_free_bytes: NotRequired[int | None]

@@ -397,6 +397,21 @@ def may_be_unlisted(survey: Survey, kept: int, keepers: Iterable[int]) -> int:
     return kept // 100 + survey.managed_map_bytes(keepers)
 
 
+def beside_lists(survey: Survey, gpu: int, baseline: Baseline) -> int:
+    """What is used on *gpu* beside what the lists name and an idle GPU uses, below zero where
+    that is more. An assumed baseline may be such memory itself, and is no part of v2's used."""
+    guessed = baseline.source == "assumed" and survey.gpus[gpu]["memory_version"] == 2
+    return (survey.unlisted(gpu) or 0) - (0 if guessed else baseline.used_bytes)
+
+
+def managed_bytes(plan: Plan, survey: Survey, gpu: int) -> int:
+    """Managed memory that the plan's targets may have on *gpu* beside what the lists name, at
+    most; 0 where it is too little to be told."""
+    mapped = survey.managed_map_bytes(target.member.pid for target in plan.on(gpu))
+    size = min(mapped, beside_lists(survey, gpu, plan.bounds[gpu].baseline))
+    return size if size > TOLERANCE_BYTES else 0
+
+
 def _assumed(survey: Survey, gpu: int) -> int:
     """What an idle GPU uses, where no run recorded it.
 

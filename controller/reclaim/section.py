@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
+from fleetmem.controller.reclaim.plan import managed_bytes
 from fleetmem.controller.reclaim.verdict import ADVICE, GpuJudgement, worst
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def section(
                 "after_bytes": row.after_bytes,
                 "baseline_bytes": plan.bounds[row.index].baseline.used_bytes,
                 "baseline_source": plan.bounds[row.index].baseline.source,
+                "managed_bytes": managed_bytes(plan, survey, row.index),
                 "why": row.why,
             }
             for row in rows

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fleetmem.controller.envelope import VERDICTS, Verdict
-from fleetmem.controller.reclaim.plan import TOLERANCE_BYTES, may_be_unlisted
+from fleetmem.controller.reclaim.plan import TOLERANCE_BYTES, beside_lists, may_be_unlisted
 from fleetmem.controller.reclaim.survey import HEIR_CTL_BYTES
 from fleetmem.controller.render.size import count
 
@@ -248,9 +248,7 @@ def _explained(survey: Survey, gpu: int, bound: Bound) -> bool:
 
 def _on_no_list(survey: Survey, gpu: int, bound: Bound) -> str:
     """A remark where more is used than the lists say, and who may have it as managed memory."""
-    guessed = bound.baseline.source == "assumed" and survey.gpus[gpu]["memory_version"] == 2
-    idle = 0 if guessed else bound.baseline.used_bytes  # a reserve is no part of v2's used
-    unlisted = (survey.unlisted(gpu) or 0) - idle
+    unlisted = beside_lists(survey, gpu, bound.baseline)
     mapped = {pid: survey.managed_map_bytes([pid]) for pid in sorted(survey.held(gpu))}
     large = [(pid, size) for pid, size in mapped.items() if size > TOLERANCE_BYTES]
     if unlisted <= TOLERANCE_BYTES or not large:

@@ -11,7 +11,8 @@ from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.render.line import WIDTH, Line, cells, left, right, wrap
 from fleetmem.controller.render.plan_rows import Row, spared_rows, target_rows
 from fleetmem.controller.render.safe import safe
-from fleetmem.controller.render.size import count, seconds_span
+from fleetmem.controller.render.size import count, gib, seconds_span
+from fleetmem.controller.render.verdict_text import managed_bytes
 
 CLASS_STYLES = {
     "leftover": "good",
@@ -60,6 +61,7 @@ def plan_lines(entries: Sequence[HostEntry], options: ReclaimOptions | None) -> 
     if targets:
         lines.append(_header(widths))
         lines += [line for row in targets for line in _target_lines(row, widths)]
+        lines += _managed_lines(shown)
     if spared:
         lines.append((("SPARED", "dim"),))
         lines += [line for row in spared[:_MAX_SPARED] for line in _spared_lines(row, widths)]
@@ -137,6 +139,15 @@ def _target_lines(row: Row, widths: _Widths) -> list[Line]:
     for name, owner in zip_longest(names[1:], owners[1:], fillvalue=""):
         lines.append(((" " * widths.before + left(name, gap) + owner, ""),))
     return lines
+
+
+def _managed_lines(entries: Sequence[HostEntry]) -> list[Line]:
+    """What USED leaves out: NVML lists no managed memory."""
+    size = managed_bytes(entry["reclaim"] for entry in entries)
+    if not size:
+        return []
+    text = f"managed memory, which no list of NVML has: at most {gib(size)} GiB more are theirs"
+    return [((piece, "warn"),) for piece in wrap(text, WIDTH)]
 
 
 def _spared_lines(row: Row, widths: _Widths) -> list[Line]:

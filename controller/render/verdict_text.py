@@ -99,7 +99,14 @@ def _planned_text(sections: Sequence[Reclaim]) -> str:
     targets = [target for section in sections for target in section["targets"]]
     held = sum(target["held_bytes"] or 0 for target in targets)
     text = f"{count(len(targets), 'process', 'processes')} would be stopped"
-    return f"{text}, {gib(held)} GiB" if held else text
+    text += f", {gib(held)} GiB" if held else ""
+    managed = managed_bytes(sections)
+    return f"{text}; at most {gib(managed)} GiB more of managed memory" if managed else text
+
+
+def managed_bytes(sections: Iterable[Reclaim]) -> int:
+    """Managed memory that targets may have beside what NVML lists, at most, in all."""
+    return sum(gpu.get("managed_bytes", 0) for section in sections for gpu in section["gpus"])
 
 
 def _reclaimed_text(sections: Sequence[Reclaim]) -> str:

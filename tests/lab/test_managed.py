@@ -55,6 +55,22 @@ def test_managed_memory_of_a_working_process_is_explained(lab: api.Lab, tmp_path
     assert lab.exec(HOST, "test", "-d", f"/proc/{mine}").returncode == 0
 
 
+def test_a_plan_says_what_managed_memory_its_targets_may_have(lab: api.Lab, tmp_path: Path) -> None:
+    """At most what they have mapped: their contexts map 1 MiB more over uvm."""
+    at = Desk(lab.inventory, tmp_path)
+    own_holder(lab, HOST, "python3 serve.py", CONTEXT, more=f"managed={MANAGED}")
+    own_holder(lab, HOST, "python3 train.py", CONTEXT)
+    found = at.reclaim("--gpu", "0", "--dry-run")
+    assert sum(row["held_bytes"] for row in found.reclaim(HOST)["targets"]) == 2 * CONTEXT
+    gpus = found.reclaim(HOST)["gpus"]
+    assert [0 <= row["managed_bytes"] - MANAGED <= 2 * MIB for row in gpus] == [True]
+    screen = desk.Desk(tmp_path, lab.inventory).run(
+        "reclaim", "-H", HOST, "--gpu", "0", "--dry-run"
+    )
+    assert "no list of NVML has: at most 4.0 GiB more are theirs" in screen.out
+    assert "2 processes would be stopped, 1.2 GiB; at most 4.0 GiB more of" in screen.out
+
+
 def test_managed_memory_that_stays_behind_is_not_the_spared_ones(
     lab: api.Lab, tmp_path: Path
 ) -> None:

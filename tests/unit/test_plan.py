@@ -9,14 +9,19 @@ from typing import Any
 
 import pytest
 
+from fleetmem.controller.envelope import new_host
 from fleetmem.controller.errors import StalePlan, UsageError
 from fleetmem.controller.reclaim.classify import classify
 from fleetmem.controller.reclaim.ladder import topmost
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.reclaim.plan import Plan, expected_seconds, make_plan, refuse_expired
 from fleetmem.controller.reclaim.rules import rules
+from fleetmem.controller.reclaim.section import section
 from fleetmem.controller.reclaim.survey import Survey
 from fleetmem.controller.reclaim.verdict import planned
+from fleetmem.controller.render.line import plain
+from fleetmem.controller.render.plan import plan_lines
+from fleetmem.controller.render.verdict_text import text_of
 from tests.unit.reclaim_world import (
     GIB,
     IDLE,
@@ -257,6 +262,52 @@ def test_managed_memory_of_a_spared_holder_is_not_asked_back() -> None:
     assert [target.member.pid for target in made.targets] == [50]
     share = (612 * MIB) // 100
     assert made.bounds[0].bound_bytes == 612 * MIB + min(4106 * MIB, 4098 * MIB + share) + 64 * MIB
+
+
+@pytest.mark.parametrize(
+    ("beside", "mapped", "told"),
+    [
+        (4106, 4098, 4098),  # at most what they have mapped
+        (2000, 4098, 2000),  # nor more than is used beside the lists
+        (4106, 2, 0),  # a context's own
+        (60, 4098, 0),
+        (-200, 4098, 0),
+    ],
+)
+@pytest.mark.parametrize("recorded", [{"GPU-0": 0}, {}])
+def test_managed_memory_of_targets_is_told_as_a_bound(
+    recorded: dict[str, int], beside: int, mapped: int, told: int
+) -> None:
+    """In MiB. No list has it, so neither have the targets' own sizes; what an idle GPU is assumed
+    to use is no part of v2's used."""
+    found = survey(
+        identity(50, owner=GONE),
+        identity(51, launcher_alive=True),
+        holders=(holder(50, uvm_map_bytes=mapped * MIB), holder(51, uvm_map_bytes=90 * GIB)),
+        lists={0: [listed(50, 612 * MIB)], 1: [listed(51, 612 * MIB)]},
+        used={0: (612 + beside) * MIB, 1: (612 + 8192) * MIB},
+    )
+    made = plan(found, recorded=recorded)
+    rows = section(made, found, planned(made, found, "a"))["gpus"]
+    assert [row["managed_bytes"] for row in rows] == [told * MIB, 0]
+
+
+def test_managed_memory_is_told_with_the_plan() -> None:
+    found = survey(
+        identity(50, owner=GONE),
+        holders=(holder(50, uvm_map_bytes=8194 * MIB),),
+        lists={0: [listed(50, 612 * MIB)]},
+        used={0: (612 + 8192) * MIB},
+    )
+    made = plan(found)
+    entry = new_host("h1", "ok")
+    entry["reclaim"] = section(made, found, planned(made, found, "h1"))
+    assert plain(plan_lines([entry], None)[3]) == (
+        "managed memory, which no list of NVML has: at most 8.0 GiB more are theirs"
+    )
+    assert text_of([entry]) == (
+        "1 process would be stopped, 0.6 GiB; at most 8.0 GiB more of managed memory"
+    )
 
 
 def test_an_unknown_size_of_a_spared_one() -> None:
