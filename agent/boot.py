@@ -36,8 +36,9 @@ def cached():
                 break
             data += more
         os.close(handle)
-        if sha256(data[64:]).hexdigest().encode() == data[:64]:
-            codes = marshal.loads(data[64:])
+        body = memoryview(data)[64:]
+        if sha256(body).hexdigest().encode() == data[:64]:
+            codes = marshal.loads(body)
             return codes, marshal.loads(codes["fleetmem.agent.stage0"])
     except Exception:  # noqa: BLE001  whatever is wrong with it, it can be sent again
         pass

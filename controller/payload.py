@@ -32,13 +32,12 @@ CORE = (
 SHIMS = {
     "from ctypes import *": "from fleetmem.agent.clib import *",
     "import threading": "class threading:\n    from _thread import allocate_lock as Lock",
-    "import string": (
-        "class string:\n    @staticmethod\n    def capwords(text, by):\n"
-        "        return by.join(word.capitalize() for word in text.split(by))"
-    ),
     "from functools import wraps": "def wraps(_original):\n    return lambda function: function",
 }
-"""Imports of pynvml's that cost a host 14 ms for some types, a lock, a capital and a docstring."""
+"""Imports of pynvml's that cost a host 14 ms for some types, a lock and a docstring."""
+
+UNUSED = ("_extractNVMLErrorsAsClasses()",)
+"""What pynvml runs when it is loaded, for names that the agent does not use (a class an error)."""
 
 
 @dataclass(frozen=True)
@@ -219,6 +218,7 @@ def trim(source: str, names: tuple[str, ...]) -> str:
         node
         for node in ast.parse(source).body
         if not (isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant))
+        and ast.unparse(node) not in UNUSED
     ]
     uses = [_names_in(node) for node in statements]
     defined: dict[str, list[int]] = {}
