@@ -55,6 +55,7 @@ class Session:
         self._decoder = wire.Decoder()
         self._waiting: dict[int, asyncio.Future[Result]] = {}
         self._chunks: dict[int, Chunk] = {}
+        self._unsent: list[bytes] = []
         self._next_id = 1
         self._heard = time.monotonic()
         self._error: errors.FleetError | None = None
@@ -133,8 +134,10 @@ class Session:
 
     async def _first_line(self, marker: bytes, token: str, way: Way) -> str:
         """The ready line, with sudo's question answered on the way where it asks one."""
+        if not way.sudo or way.sudo_password is None:
+            return await self._ready_line(marker)
         line = asyncio.ensure_future(self._ready_line(marker))
-        answer = asyncio.ensure_future(self._answer_sudo(token, way))
+        answer = asyncio.ensure_future(self._answer_sudo(token, way.sudo_password))
         try:
             await asyncio.wait({line, answer}, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
@@ -145,19 +148,18 @@ class Session:
                 task.cancel()
             await asyncio.gather(line, answer, return_exceptions=True)
 
-    async def _answer_sudo(self, token: str, way: Way) -> None:
+    async def _answer_sudo(self, token: str, password: str) -> None:
         """Send the password once, and only after sudo's own prompt has appeared."""
         prompt = sudo_prompt(token).encode()
         sent = False
-        while way.sudo and way.sudo_password is not None:
+        while True:
             asked = self._channel.stderr().count(prompt)
             if asked > 1:
                 raise errors.SudoPasswordWrong("sudo on the host did not take the password")
             if asked and not sent:
-                self._channel.write(way.sudo_password.encode() + b"\n")
+                self._channel.write(password.encode() + b"\n")
                 sent = True
             await asyncio.sleep(0.01)
-        await asyncio.get_running_loop().create_future()  # nobody asks: wait for the line
 
     async def close(self) -> None:
         """Say goodbye and close the channel; calls still open fail. Never raises."""
@@ -220,16 +222,24 @@ class Session:
         if on_chunk is not None:
             self._chunks[number] = on_chunk
         try:
-            try:
-                self._channel.write(wire.encode({**message, "id": number}))
-                await self._channel.drain()
-            except errors.SessionLost as error:
-                await asyncio.wait({future}, timeout=1.0)  # the reader hears how it ended
-                raise self._error or error from None
+            if not self._unsent:
+                asyncio.get_running_loop().call_soon(self._send)
+            self._unsent.append(wire.encode({**message, "id": number}))
             return await future
         finally:
             self._waiting.pop(number, None)
             self._chunks.pop(number, None)
+
+    def _send(self) -> None:
+        """Send the calls of one turn of the loop: one packet, not one each."""
+        data = b"".join(self._unsent)
+        self._unsent.clear()
+        try:
+            self._channel.write(data)
+        except Exception as error:  # noqa: BLE001  whatever the transport does
+            if not isinstance(error, errors.FleetError):
+                error = errors.SessionLost(f"the connection failed: {error}")
+            asyncio.get_running_loop().call_later(1.0, self._fail, error)  # the reader may know why
 
     # --- the two tasks ---------------------------------------------------------------------
 

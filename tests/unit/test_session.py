@@ -251,6 +251,7 @@ def test_answers_find_their_calls() -> None:
             {"type": "call", "name": "a", "args": {"x": 1}, "timeout_seconds": 2.5, "id": 1},
             {"type": "call", "name": "b", "args": {}, "id": 2},
         ]
+        assert len(pipe.down) == 1  # made at once, sent at once
         pipe.say(type="result", id=99, outcome="ok")  # nobody asked
         pipe.say(type="result", id="2", outcome="ok")
         pipe.say(type="chunk", id=2, data=5)
@@ -286,6 +287,22 @@ def test_every_open_call_fails_with_the_session(data: bytes, ended: Exit, code: 
         assert session.lost
         with pytest.raises(errors.FleetError):
             await session.call("b")
+
+    over(work)
+
+
+@pytest.mark.parametrize("error", [errors.SessionLost("no more"), RuntimeError("no more")])
+def test_calls_fail_where_nothing_can_be_sent(error: Exception) -> None:
+    async def work(session: Session, pipe: Pipe) -> None:
+        def refuse(data: bytes) -> None:
+            raise error
+
+        pipe.write = refuse  # type: ignore[method-assign]
+        calls = [asyncio.create_task(session.call("a")) for _ in range(2)]
+        for one in await asyncio.gather(*calls, return_exceptions=True):
+            assert isinstance(one, errors.SessionLost)
+            assert "no more" in one.message
+        assert session.lost
 
     over(work)
 
