@@ -38,5 +38,5 @@ def follow(
     screen.lines(follow_lines(envelope, bool(look.files)))
     if screen.picture:
         screen.drawn(snapshot_svg(envelope))
-    screen.rows(envelope, table_rows(envelope, common.output == "csv"))
+    screen.rows(envelope, table_rows(envelope))
     return status

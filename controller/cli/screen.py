@@ -5,8 +5,6 @@ A reader that goes away (``| head``) never ends a run: what it would have read i
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import sys
@@ -19,6 +17,7 @@ from fleetmem.controller.cli.options import PICTURE, Common
 from fleetmem.controller.cli.stdout import lose, put
 from fleetmem.controller.envelope import Envelope
 from fleetmem.controller.errors import UsageError
+from fleetmem.controller.render.csv_text import csv_text
 from fleetmem.controller.render.data import to_csv, to_json, to_jsonl
 from fleetmem.controller.render.line import Line
 from fleetmem.controller.render.paint import paint, wants_colour
@@ -85,12 +84,8 @@ class Screen:
             self.data(envelope)
         elif self._output == "jsonl":
             self._write("".join(json.dumps(row) + "\n" for row in rows))
-        elif self._output == "csv" and rows:
-            out = io.StringIO()
-            writer = csv.DictWriter(out, list(rows[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(rows)
-            self._write(out.getvalue())
+        elif self._output == "csv":
+            self._write(csv_text(rows))
 
     def close(self) -> None:
         """Put the file of ``--to`` in its place, whole; UsageError where that fails."""

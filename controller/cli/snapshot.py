@@ -133,5 +133,5 @@ def _snapshot(fleet: Any, options: SnapshotOptions, common: Common, screen: Scre
     screen.lines(snapshot_lines(envelope, asked, min(width, WIDTH), places_shown=shown))
     if screen.picture:
         screen.drawn(snapshot_svg(envelope))
-    screen.rows(envelope, table_rows(envelope, common.output == "csv"))
+    screen.rows(envelope, table_rows(envelope))
     return status

@@ -270,7 +270,7 @@ _FIGURES = (
 def _flat(
     one: Mapping[str, Any], inv: Mapping[str, Any], rank: str | None, values: Mapping[str, Any]
 ) -> dict[str, Any]:
-    row = {
+    return {
         "engine": inv.get("engine_name") or one.get("engine"),
         "version": inv.get("engine_version"),
         "unit": one.get("unit"),
@@ -282,10 +282,3 @@ def _flat(
         "rank": rank,
         **{name: values.get(name) for name in _FIGURES},
     }
-    return {name: _harmless(value) for name, value in row.items()}
-
-
-def _harmless(value: Any) -> Any:
-    """Text that a spreadsheet would run as a formula gets a leading ``'``."""
-    formula = isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r"))
-    return "'" + value if formula else value

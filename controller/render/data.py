@@ -5,16 +5,16 @@ JSON is pure ASCII, so remote text cannot reach a terminal through it either.
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 from collections.abc import Iterator
 from itertools import zip_longest
 from typing import Any
 
-from fleetmem.controller.envelope import Envelope, Finding, HostEntry, hosts_of
+from fleetmem.controller.envelope import Envelope, Finding, HostEntry, hosts_of, reading_of
+from fleetmem.controller.render.csv_text import csv_text
+from fleetmem.controller.render.table_rows import COLUMNS as TABLE_COLUMNS
+from fleetmem.controller.render.table_rows import table_rows
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 COLUMNS = (
     "run",
     "host",
@@ -60,21 +60,20 @@ def to_jsonl(envelope: Envelope) -> str:
 
 
 def to_csv(envelope: Envelope) -> str:
-    """One row a GPU in scope (a host without any has one row), with a heading; of a run that
-    judged, the rows of :func:`flat_findings`.
+    """One row a GPU in scope (a host without any has one row), with a heading.
 
-    Absent is empty. Text that a spreadsheet would run as a formula gets a leading ``'``.
+    A run that judged has the rows of :func:`flat_findings`, a snapshot those of its table,
+    ``hosts --check`` one a host.
     """
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n")
-    if envelope["run"]["command"] in _JUDGED:
-        writer.writerow(FINDING_COLUMNS)
-        writer.writerows(row.values() for row in flat_findings(envelope))
-        return out.getvalue()
-    writer.writerow(COLUMNS)
-    for entry in envelope["hosts"]:
-        writer.writerows(map(_cells, _rows(envelope["run"]["id"], entry)))
-    return out.getvalue()
+    run, command = envelope["run"]["id"], envelope["run"]["command"]
+    if command in _JUDGED:
+        return csv_text(flat_findings(envelope), FINDING_COLUMNS)
+    if command == "hosts":
+        return csv_text([_checked(run, entry) for entry in envelope["hosts"]])
+    if any("snapshot" in entry for entry in envelope["hosts"]):
+        return csv_text(table_rows(envelope), TABLE_COLUMNS)
+    rows = [row for entry in envelope["hosts"] for row in _rows(run, entry)]
+    return csv_text([dict(zip(COLUMNS, row, strict=True)) for row in rows], COLUMNS)
 
 
 def flat_findings(envelope: Envelope) -> list[dict[str, Any]]:
@@ -89,13 +88,44 @@ def flat_findings(envelope: Envelope) -> list[dict[str, Any]]:
         head = [envelope["run"]["id"], entry["host"], entry["outcome"], error]
         judged = [_said(one) for one in found.get(entry["host"], ())]
         for said in judged or [[]]:
-            rows.append(dict(zip_longest(FINDING_COLUMNS, _cells([*head, *said]))))
+            rows.append(dict(zip_longest(FINDING_COLUMNS, [*head, *said])))
     return rows
 
 
 def _said(one: Finding) -> list[Any]:
-    say, steps = one["evidence"].get("say"), "; ".join(one["next"])
-    return [one["severity"], one["rule"], one["subject"], say, one["advice"], steps]
+    say = one["evidence"].get("say")
+    return [one["severity"], one["rule"], one["subject"], say, one["advice"], one["next"]]
+
+
+def _checked(run: str, entry: HostEntry) -> dict[str, Any]:
+    """What ``hosts --check`` found on one host; absent where it was not read."""
+    error, readings = entry["error"], entry["readings"]
+    facts, devices = reading_of(entry, "host.facts") or {}, reading_of(entry, "gpu.devices") or {}
+    problems = [f"{error['code']}: {error['message']}"] if error else []
+    problems += [
+        f"{probe}: {row['outcome']}: {row['reason'] or 'no reason given'}"
+        for probe, row in readings.items()
+        if row["outcome"] != "ok"
+    ]
+    gpus = devices.get("gpus")
+    return {
+        "run": run,
+        "host": entry["host"],
+        "outcome": entry["outcome"],
+        "error": error["code"] if error else None,
+        "seconds": entry["seconds"],
+        **{name: facts.get(name) for name in _FACTS},
+        "gpus": None if gpus is None else len(gpus),
+        "gpu_names": list(dict.fromkeys(gpu["name"] or "GPU" for gpu in gpus or ())),
+        "driver_version": devices.get("driver_version"),
+        "problems": problems,
+    }
+
+
+_FACTS = (
+    "user", "python", "kernel", "machine", "total_bytes", "page_size_bytes", "state_dir",
+    "state_dir_reason",
+)  # fmt: skip
 
 
 def _rows(run: str, entry: HostEntry) -> Iterator[list[Any]]:
@@ -117,9 +147,3 @@ def _rows(run: str, entry: HostEntry) -> Iterator[list[Any]]:
             gpu["baseline_bytes"],
             gpu["baseline_source"],
         ]
-
-
-def _cells(row: list[Any]) -> list[Any]:
-    return [
-        "'" + cell if isinstance(cell, str) and cell.startswith(_FORMULA) else cell for cell in row
-    ]

@@ -6,7 +6,6 @@ from typing import Any
 
 from fleetmem.controller.envelope import Envelope
 
-_FORMULA = ("=", "+", "-", "@", "\t", "\r")
 COLUMNS = (
     "run",
     "host",
@@ -21,12 +20,8 @@ COLUMNS = (
 )
 
 
-def table_rows(envelope: Envelope, for_csv: bool) -> list[dict[str, Any]]:
-    """One row a row of a host's table; a host without one has a row of its own.
-
-    In csv absent is empty, evidence is one text, and text that a spreadsheet would run as a
-    formula gets a leading ``'``.
-    """
+def table_rows(envelope: Envelope) -> list[dict[str, Any]]:
+    """One row a row of a host's table; a host without one has a row of its own."""
     rows: list[dict[str, Any]] = []
     run = envelope["run"]["id"]
     for entry in envelope["hosts"]:
@@ -37,13 +32,4 @@ def table_rows(envelope: Envelope, for_csv: bool) -> list[dict[str, Any]]:
             continue
         for row in section["table"]:
             rows.append({**head, "phase": section["phase"], **row})
-    return [_flat(row) for row in rows] if for_csv else rows
-
-
-def _flat(row: dict[str, Any]) -> dict[str, Any]:
-    evidence = "; ".join(row["evidence"] or ())
-    return {name: _cell(value) for name, value in {**row, "evidence": evidence}.items()}
-
-
-def _cell(value: Any) -> Any:
-    return "'" + value if isinstance(value, str) and value.startswith(_FORMULA) else value
+    return rows

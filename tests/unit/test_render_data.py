@@ -5,10 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import json
+from typing import Any
 
 import pytest
 
+from fleetmem.controller.memory import snapshot
 from fleetmem.controller.render.audit import audit_rows
+from fleetmem.controller.render.csv_text import csv_text
 from fleetmem.controller.render.data import COLUMNS, flat_findings, to_csv, to_json, to_jsonl
 from fleetmem.controller.render.paint import paint, wants_colour
 from fleetmem.controller.render.progress import (
@@ -17,7 +20,9 @@ from fleetmem.controller.render.progress import (
     progress_text,
     wait_text,
 )
+from tests.unit.memory_samples import readings
 from tests.unit.reclaim_samples import eight_gpus, envelope, idle, unreachable
+from tests.unit.reclaim_world import device, facts
 
 
 class Terminal(io.StringIO):
@@ -81,6 +86,85 @@ def test_csv_of_a_judgement_has_a_row_a_finding(command: str) -> None:
     assert rows[-1]["error"] == "connect_timeout"
     assert audit_rows(whole) == flat_findings(whole)
     assert len(audit_rows(whole)) == len(rows)
+
+
+@pytest.mark.parametrize(
+    ("value", "cell"),
+    [
+        (None, ""),
+        (-1, "-1"),
+        ("-1", "'-1"),
+        ("=1+1", "'=1+1"),
+        ("@x", "'@x"),
+        ("\t=x", "'\t=x"),
+        ("a=1", "a=1"),
+        (["one", "two"], "one; two"),
+        (["=one"], "'=one"),
+        ([], ""),
+        ({"ok": 3, "failed": 1}, "ok 3; failed 1"),
+        ({}, ""),
+    ],
+)
+def test_a_cell_of_csv(value: object, cell: str) -> None:
+    """One rule for all of them: no Python in it, and nothing that a spreadsheet would run."""
+    (row,) = csv.DictReader(io.StringIO(csv_text([{"a": 0, "b": value}])))
+    assert row == {"a": "0", "b": cell}
+
+
+def test_csv_without_rows() -> None:
+    assert csv_text([]) == ""
+    assert csv_text([], ("a", "b")) == "a,b\n"
+
+
+def test_csv_of_a_check_has_what_was_found_on_each_host() -> None:
+    found = idle("a")
+    found.pop("reclaim")
+    gpus = [device(0, 0, name="NVIDIA H200"), device(1, 0, name="NVIDIA H200")]
+    found["readings"] = {
+        "host.facts": _read("ok", facts()),
+        "gpu.devices": _read("ok", {"driver_version": "580.65", "gpus": gpus}),
+        "host.operations": _read("denied", None, "not root"),
+    }
+    found["outcome"] = "partial"
+    whole = envelope({**found, "seconds": 1.5}, unreachable("b"))
+    whole["run"]["command"] = "hosts"
+    first, second = csv.DictReader(io.StringIO(to_csv(whole)))
+    assert first == {
+        "run": whole["run"]["id"],
+        "host": "a",
+        "outcome": "partial",
+        "error": "",
+        "seconds": "1.5",
+        "user": "root",
+        "python": "3.11.2",
+        "kernel": "6.8",
+        "machine": "aarch64",
+        "total_bytes": str(512 << 30),
+        "page_size_bytes": "4096",
+        "state_dir": "/run/fleetmem",
+        "state_dir_reason": "",
+        "gpus": "2",
+        "gpu_names": "NVIDIA H200",
+        "driver_version": "580.65",
+        "problems": "host.operations: denied: not root",
+    }
+    assert (second["host"], second["outcome"], second["gpus"]) == ("b", "unreachable", "")
+    assert second["problems"].startswith("connect_timeout: ")
+
+
+def test_csv_of_a_recorded_snapshot_is_its_table() -> None:
+    found = idle("a")
+    found.pop("reclaim")
+    found["snapshot"] = snapshot(readings())
+    whole = envelope(found, unreachable("b"))
+    rows = list(csv.DictReader(io.StringIO(to_csv(whole))))
+    on_node = [int(row["bytes"]) for row in rows if row["location"] == "numa:1"]
+    assert sum(on_node) == 2048 << 20
+    assert (rows[-1]["host"], rows[-1]["outcome"]) == ("b", "unreachable")
+
+
+def _read(outcome: str, reading: Any, reason: str | None = None) -> Any:
+    return {"outcome": outcome, "reason": reason, "reading": reading, "seconds": 0.1}
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 from typing import Any
 
 import pytest
@@ -13,6 +11,7 @@ from hypothesis import strategies as st
 from fleetmem.controller import envelope as env
 from fleetmem.controller.memory import snapshot
 from fleetmem.controller.memory_gather import partial
+from fleetmem.controller.render.csv_text import csv_text
 from fleetmem.controller.render.file_table import file_lines, wants_files
 from fleetmem.controller.render.findings import folded_lines
 from fleetmem.controller.render.line import WIDTH, cells, plain
@@ -299,18 +298,12 @@ def test_playbooks_over_many_hosts_name_every_target() -> None:
 def test_the_table_as_rows_and_csv() -> None:
     found = readings(processes=[process(41, "=cmd", 300)], files=[])
     whole = envelope({"h1": found, "h2": None})
-    rows = table_rows(whole, False)
+    rows = table_rows(whole)
     assert all(tuple(row) == COLUMNS or set(row) == set(COLUMNS) for row in rows)
     assert sum(row["bytes"] for row in rows if row["location"] == "numa:1") == 2048 * MIB
     assert rows[-1]["host"] == "h2"
     assert rows[-1]["outcome"] == "unreachable"
     assert rows[-1]["bytes"] is None
     one = node(0, "cpu", "0", total=300, free=0, anon=300)
-    flat = table_rows(
-        envelope({"h1": readings([one], [], [], {}, [process(41, "=cmd", 300)])}), True
-    )
-    out = io.StringIO()
-    writer = csv.DictWriter(out, list(flat[0]))
-    writer.writeheader()
-    writer.writerows(flat)
-    assert "'=cmd 41" in out.getvalue()
+    flat = table_rows(envelope({"h1": readings([one], [], [], {}, [process(41, "=cmd", 300)])}))
+    assert "'=cmd 41" in csv_text(flat)
