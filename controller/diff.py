@@ -14,13 +14,13 @@ from fleetmem.controller.judge import Case, judge
 from fleetmem.controller.memory import snapshot
 from fleetmem.controller.memory_gather import plain
 from fleetmem.controller.memory_shapes import Change, Diff, Snapshot
-from fleetmem.controller.memory_views import Look
+from fleetmem.controller.memory_views import Look, comparable
 
 if TYPE_CHECKING:
     from fleetmem.controller.envelope import Envelope, Finding, HostEntry
     from fleetmem.controller.history import History
     from fleetmem.controller.memory_shapes import Row
-    from fleetmem.controller.playbook import Playbook
+    from fleetmem.controller.playbook import Playbook, Rule
 
 NOISE_BYTES = 1 << 20
 """Smaller changes are left out: the counters themselves lag by that much."""
@@ -214,15 +214,24 @@ def _without_vmalloc(node: Mapping[str, Any]) -> dict[str, Any]:
 def _grown(
     playbook: Playbook, olds: Mapping[str, HostEntry], news: Mapping[str, HostEntry]
 ) -> list[Finding]:
-    """The findings of rules that compare, over hosts that were not started again meanwhile."""
+    """The findings of rules that compare, over hosts of which that says something."""
+    rules = [rule for rule in playbook.rules if rule.condition.comparator == "grows"]
     cases = []
     for name, new in news.items():
         old = olds.get(name)
         if old is None or not old["readings"] or not new["readings"]:
             continue
         was, now = _alike(old, new)
-        facts = [readings.get("host.facts") for readings in (was, now)]
-        if all(facts) and facts[0]["boot_id"] == facts[1]["boot_id"]:  # type: ignore[index]
-            cases.append(Case(name, Look(now), Look(was)))
-    rules = {rule.name for rule in playbook.rules if rule.condition.comparator == "grows"}
-    return [one for one in judge([playbook], cases) if one["rule"] in rules]
+        if comparable(was, now):
+            with contextlib.suppress(ProbeFailed), judging(name):
+                cases.append(Case(name, _look(now, rules), _look(was, rules)))
+    names = {rule.name for rule in rules}
+    return [one for one in judge([playbook], cases) if one["rule"] in names]
+
+
+def _look(readings: Readings, rules: Sequence[Rule]) -> Look:
+    """The rows that *rules* need, made now: what an older version recorded may lack some."""
+    look = Look(readings)
+    for rule in rules:
+        look.rows(rule.each)
+    return look

@@ -164,6 +164,15 @@ class Look:
         return view.rows(self._readings, self._section)
 
 
+def comparable(old: Mapping[str, Any], new: Mapping[str, Any]) -> bool:
+    """Whether growth between two looks is the host's: it was not started again in between, and
+    both or none were root's, who sees whose memory it is."""
+    was, now = old.get("host.facts"), new.get("host.facts")
+    if not was or not now or was["boot_id"] != now["boot_id"]:
+        return False
+    return bool((was["uid"] == 0) == (now["uid"] == 0))
+
+
 def integrated(section: Snapshot) -> bool:
     """Whether a GPU's memory is the machine's own: a node with CPUs is the GPU's, too.
 

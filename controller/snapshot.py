@@ -16,7 +16,7 @@ from fleetmem.controller.gather import judging
 from fleetmem.controller.judge import Case, judge
 from fleetmem.controller.memory import snapshot as make_section
 from fleetmem.controller.memory_gather import FILES, NODES, Rows, memory_readings, partial, plain
-from fleetmem.controller.memory_views import Look
+from fleetmem.controller.memory_views import Look, comparable
 from fleetmem.controller.runner import HostEnd, run_hosts
 
 if TYPE_CHECKING:
@@ -182,10 +182,9 @@ class MemoryRun:
             if not now or name not in self.looks:
                 continue
             old = before.get(name)
-            same = old is not None and _boot(old) is not None and _boot(old) == _boot(now)
             earlier = None
             with contextlib.suppress(errors.ProbeFailed), judging(name):
-                earlier = self._look(old) if old and same else None
+                earlier = self._look(old) if old and comparable(old, now) else None
             cases.append(Case(name, self.looks[name], earlier))
         return cases
 
@@ -215,11 +214,6 @@ class MemoryRun:
 
     def _warn(self, text: str) -> None:
         self.on_event({"kind": "warning", "text": text})
-
-
-def _boot(readings: Mapping[str, Any]) -> str | None:
-    facts = readings.get("host.facts")
-    return facts["boot_id"] if facts else None
 
 
 def calls_of(settings: FleetSettings, options: SnapshotOptions) -> dict[str, dict[str, Any]]:

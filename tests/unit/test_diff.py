@@ -191,6 +191,27 @@ def test_unaccounted_growth_is_a_finding(history: History) -> None:
     ]
 
 
+def test_readings_that_make_no_sense_to_this_version_spoil_their_own_host(history: History) -> None:
+    """The recorded table still serves; growth is not judged from them."""
+    record(history, {"h1": host(100), "h2": host(100)}, None, "aaaa1111")
+    record(history, {"h1": host(700), "h2": host(700, rest=2000)}, None, "bbbb2222")
+    old = history.load("aaaa1111")["hosts"][0]
+    del old["readings"]["numa.nodes"]["reading"]["nodes"][0]["free_bytes"]
+    history.record_host("aaaa1111", old)
+    found = diff(history, "aaaa", "bbbb")
+    assert [len(entry["diff"]["rows"]) for entry in found["hosts"]] == [2, 3]
+    assert [row["hosts"] for row in found["findings"]] == ["h2"]
+
+
+def test_what_an_ordinary_user_does_not_see_is_no_growth(history: History) -> None:
+    """Whose memory it is, is root's to see; for others more is unaccounted."""
+    seen, less = host(100), host(100, rest=2000)
+    less["host.facts"]["uid"] = 1000
+    record(history, {"h1": seen, "h2": seen}, None, "aaaa1111")
+    record(history, {"h1": less, "h2": host(100, rest=2000)}, None, "bbbb2222")
+    assert [row["hosts"] for row in diff(history, "aaaa", "bbbb")["findings"]] == ["h2"]
+
+
 def test_another_boot_compares_no_growth_and_says_so(history: History) -> None:
     record(history, {"h1": host(100)}, None, "aaaa1111")
     record(history, {"h1": host(100, rest=2000, boot="boot-2")}, None, "bbbb2222")
