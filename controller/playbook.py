@@ -112,7 +112,8 @@ def path_of(name: str) -> str:
     if name in known:
         return os.path.join(FOLDER, f"{name}.yaml")
     near = yaml_nodes.did_you_mean(name, known)
-    raise UsageError(f"there is no playbook {name!r}", near or "list them: fleetmem playbooks list")
+    hint = near or "list them: fleetmem playbooks list; hosts are named with -H"
+    raise UsageError(f"there is no playbook {name!r}", hint)
 
 
 def load(name: str) -> Playbook:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
+import shlex
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import click
 
 from fleetmem.controller.cli.values import span
+from fleetmem.controller.errors import UsageError
 
 FANOUT = 64
 TIMEOUT_SECONDS = 60.0
@@ -44,7 +46,25 @@ class Option(click.Option):
 
 
 class Command(click.Command):
-    """A command whose help has the options people need first."""
+    """A command whose help has the options people need first, and whose answer to a word too many
+    is how hosts are named."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; UsageError where hosts are missing, or stand where none are taken."""
+        given = list(args)
+        try:
+            return super().parse_args(ctx, args)
+        except click.UsageError as error:
+            missing = isinstance(error, click.MissingParameter) and error.param is not None
+            wanted = error.param.name == "hosts" if missing else type(error) is click.UsageError
+            if not wanted or not any(one.name == "hosts" for one in self.params):
+                raise
+            values, words, _ = self.make_parser(ctx).parse_args(given)
+            more, hosts = values.get("more"), values.get("hosts")  # click's own mark where absent
+            words += more if isinstance(more, (list, tuple)) else ()
+            if words:
+                raise word_too_many(ctx, words, hosts if isinstance(hosts, str) else "") from None
+            raise UsageError(error.format_message(), _hosts_hint(ctx, "gh200-*")) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Two lists: options, then the advanced ones."""
@@ -64,6 +84,18 @@ class Command(click.Command):
             if records:
                 with formatter.section(title):
                     formatter.write_dl(records)
+
+
+def word_too_many(ctx: click.Context, words: Sequence[str], hosts: str | None = None) -> UsageError:
+    """*words* stand where none are taken, beside *hosts*: most likely hosts as other tools take
+    them."""
+    named = ",".join([hosts, *words] if hosts else words)
+    many = "an unexpected argument" if len(words) == 1 else "unexpected arguments"
+    return UsageError(f"got {many}: {' '.join(words)}", _hosts_hint(ctx, named))
+
+
+def _hosts_hint(ctx: click.Context, hosts: str) -> str:
+    return f"hosts are named with -H: {ctx.command_path} -H {shlex.quote(hosts)}"
 
 
 def option(*names: str, **settings: Any) -> Callable[[Any], Any]:

@@ -10,7 +10,7 @@ import click
 
 from fleetmem.controller.cli import ask, engine
 from fleetmem.controller.cli.live import Live
-from fleetmem.controller.cli.options import Command, Common, common, option
+from fleetmem.controller.cli.options import Command, Common, common, option, word_too_many
 from fleetmem.controller.cli.reclaim_cache import check_options, reclaim_cache
 from fleetmem.controller.cli.screen import Screen
 from fleetmem.controller.cli.values import cap, host_paths, span
@@ -176,7 +176,9 @@ def command(
         **values,
     )
     if more and not cache:
-        raise click.UsageError(f"got an unexpected argument ({more[0]})")
+        if "/" in more[0]:
+            raise UsageError(f"{more[0]!r}: write --cache before paths")
+        raise word_too_many(click.get_current_context(), more, common.hosts)
     if options.cache is not None:
         check_options(options, stored=bool(apply or plan_out))
     elif options.post_check is not None:

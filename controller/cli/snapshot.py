@@ -11,9 +11,10 @@ import click
 from fleetmem.controller.cli import engine
 from fleetmem.controller.cli.follow import follow
 from fleetmem.controller.cli.live import Live
-from fleetmem.controller.cli.options import Command, Common, common, option
+from fleetmem.controller.cli.options import Command, Common, common, option, word_too_many
 from fleetmem.controller.cli.screen import Screen
 from fleetmem.controller.cli.values import host_paths, span
+from fleetmem.controller.errors import UsageError
 from fleetmem.controller.render.line import WIDTH
 from fleetmem.controller.render.snapshot import host_lines, snapshot_lines
 from fleetmem.controller.render.snapshot_svg import snapshot_svg
@@ -93,7 +94,9 @@ def command(
 ) -> int:
     """Parse, run, show; the process status."""
     if more and not files:
-        raise click.UsageError(f"{more[0]!r}: write --files before paths")
+        if "/" in more[0]:
+            raise UsageError(f"{more[0]!r}: write --files before paths")
+        raise word_too_many(click.get_current_context(), more, common.hosts)
     paths = host_paths("--files", (*files, *more))
     if paths and no_files:
         raise click.UsageError("--files and --no-files exclude each other")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller import envelope as env
 from fleetmem.controller import errors, gather, gpu_scope, link
+from fleetmem.controller.aggregate import fold_numbers
 from fleetmem.controller.exit_codes import exit_code
 from fleetmem.controller.reclaim import baseline
 from fleetmem.controller.reclaim.classify import Classified, classify
@@ -191,9 +192,10 @@ class ReclaimRun:
         terms = [term.text for term in gpu_scope.parse(self.options.gpu)]
         missing = [text for text in terms if seen and all(text in absent for absent in seen)]
         if missing:
+            there = {gpu for seat in self.seats.values() if seat.survey for gpu in seat.survey.gpus}
             raise errors.UsageError(
                 f"--gpu: no host has {', '.join(missing)}",
-                "the first GPU is 0; how many there are: fleetmem hosts --check",
+                f"there is GPU {fold_numbers(there)}" if there else "there is no GPU at all",
             )
 
     # --- phase two: ask, lock, climb -------------------------------------------------------

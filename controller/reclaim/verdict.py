@@ -172,7 +172,7 @@ def _unexplained(survey: Survey, gpu: int, host: str, watched_seconds: float) ->
     if survey.holders_denied and survey.facts["uid"] != 0:
         many = count(survey.holders_denied, "process", "processes")
         why = f"{many} of others cannot be read by this user"
-        return GpuJudgement(gpu, "not_permitted", used, why, ("run as root, or set sudo: true",))
+        return GpuJudgement(gpu, "not_permitted", used, why)
     if device["numa_node"] is not None:
         why = f"this GPU's memory is NUMA node {device['numa_node']}: host pages lie in it"
         return GpuJudgement(gpu, "host_pages", used, why, _cache(host))

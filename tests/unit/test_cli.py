@@ -54,6 +54,49 @@ def test_a_shell_completes_commands_options_and_values(words: str, offered: str)
     assert done.stdout.splitlines() == [offered], done.stderr
 
 
+WORD = "got an unexpected argument: "
+
+
+@pytest.mark.parametrize(
+    ("words", "said", "hint"),
+    [
+        ("snapshot a1", WORD + "a1", "snapshot -H a1"),
+        ("reclaim a1", WORD + "a1", "reclaim -H a1"),
+        ("logs a1", WORD + "a1", "logs -H a1"),
+        ("run memory a1", WORD + "a1", "run -H a1"),
+        ("hosts --check -H a1 a2", WORD + "a2", "hosts -H a1,a2"),
+        ("snapshot -H a1 a2", WORD + "a2", "snapshot -H a1,a2"),
+        ("reclaim a[1-2] b", "got unexpected arguments: a[1-2] b", "reclaim -H 'a[1-2],b'"),
+        ("snapshot", "Missing option '-H' / '--hosts'.", "snapshot -H 'gh200-*'"),
+    ],
+)
+def test_hosts_given_as_plain_words(
+    capsys: pytest.CaptureFixture[str], words: str, said: str, hint: str
+) -> None:
+    """The same answer on every command, with the command as it should have been."""
+    code, out, err = run(capsys, *words.split())
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        f"fleetmem: {said}",
+        f"hint: hosts are named with -H: fleetmem {hint}",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        ("runs list a1", "see fleetmem runs list --help"),
+        ("snapshot -H a1 --fanout x", "see fleetmem snapshot --help"),
+        ("snapshot a1 --nope", "see fleetmem snapshot --help"),
+        ("run", "see fleetmem run --help"),
+    ],
+)
+def test_other_mistakes_have_their_own_hints(
+    capsys: pytest.CaptureFixture[str], words: str, hint: str
+) -> None:
+    assert run(capsys, *words.split())[2].splitlines()[-1] == f"hint: {hint}"
+
+
 class FakeFleet:
     """Answers with prepared entries; asks for approval where there are targets."""
 

@@ -31,7 +31,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["snapshot", "-H", "localhost", "--follow-start", "v*"], "names no unit"),
         (["snapshot", "-H", "x", "--follow-start", "v", "--phase", "a"], "leave --phase out"),
         (["snapshot", "-H", "localhost", "--follow-timeout", "9s"], "belongs to --follow-start"),
-        (["reclaim", "-H", "localhost", "/models"], "unexpected argument"),
+        (["reclaim", "-H", "localhost", "/models"], "write --cache before paths"),
         (["reclaim", "-H", "localhost", "--cache", "models"], "a path on the hosts is expected"),
         (["reclaim", "-H", "localhost", "--cache", "/m", "--gpu", "0"], "takes no --gpu"),
         *(
@@ -70,6 +70,7 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         ),
         (["run", "startup", "-H", "localhost"], "reads engines' logs"),
         (["run", "no-such", "-H", "localhost"], "there is no playbook 'no-such'"),
+        (["run", "zz9", "-H", "localhost"], "playbooks list; hosts are named with -H"),
         (["playbooks", "show", "memroy"], "there is no playbook 'memroy'"),
         (["diff", "aaaa", "bbbb"], "neither a recorded run nor a phase"),
     ],

@@ -368,10 +368,8 @@ def test_unexplained() -> None:
     assert alone(inside).why == "no visible process accounts for it from inside this pid namespace"
     assert alone(inside).verdict == "cannot_attribute"
     user = survey(used=used, facts=facts(uid=1000), holders_denied=12)
-    assert (alone(user).verdict, alone(user).next) == (
-        "not_permitted",
-        ("run as root, or set sudo: true",),
-    )
+    assert (alone(user).verdict, alone(user).next) == ("not_permitted", ())
+    assert ADVICE["not_permitted"] == "Connect as root, or set sudo: true for the host."
     numa = replace(found, gpus={**found.gpus, 0: device(0, 90 * GIB, numa_node=2)})
     assert alone(numa).verdict == "host_pages"
     named = survey(identity(60), lists={0: [listed(60, 90 * GIB)]})
