@@ -55,8 +55,9 @@ class Command(click.Command):
         try:
             return super().parse_args(ctx, args)
         except click.UsageError as error:
-            missing = isinstance(error, click.MissingParameter) and error.param is not None
-            wanted = error.param.name == "hosts" if missing else type(error) is click.UsageError
+            wanted = type(error) is click.UsageError  # a word too many; others have their own type
+            if isinstance(error, click.MissingParameter) and error.param is not None:
+                wanted = error.param.name == "hosts"
             if not wanted or not any(one.name == "hosts" for one in self.params):
                 raise
             values, words, _ = self.make_parser(ctx).parse_args(given)
