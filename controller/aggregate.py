@@ -17,6 +17,8 @@ from typing import Any
 from fleetmem.controller.nodeset import fold
 
 _DIGITS = re.compile(r"[0-9]{1,18}")
+_COUNTED = re.compile(r" (?:of [0-9]{1,18} )?(?:journal )?(?:process|processes|files?|segments)\b")
+"""What follows a number that counts, and is no name's: its values are a span."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +91,8 @@ def fold_names(names: Iterable[str], limit: int = 24) -> str:
     """Names folded where they differ in one number only: ``TP[0-7]``.
 
     Where several numbers differ, or the ranges would be longer than *limit* characters,
-    ``*`` stands for the number. Different templates are joined by a comma.
+    ``*`` stands for the number. Numbers that count something are a span, ``2-9 processes``.
+    Different templates are joined by a comma.
     """
     shapes: dict[str, set[str]] = {}
     for name in names:
@@ -101,13 +104,18 @@ def _fold_shape(members: list[str], limit: int) -> str:
     if len(members) == 1:
         return members[0]
     columns = list(zip(*(_DIGITS.findall(member) for member in members), strict=True))
-    several = sum(len(set(column)) > 1 for column in columns) > 1
-    left = iter(columns)
+    counts = [bool(_COUNTED.match(members[0], at.end())) for at in _DIGITS.finditer(members[0])]
+    differ = [len(set(column)) > 1 for column in columns]
+    several = sum(d and not c for d, c in zip(differ, counts, strict=True)) > 1
+    left = iter(zip(columns, counts, strict=True))
 
     def one(_match: re.Match[str]) -> str:
-        values: set[str] = set(next(left))
+        column, counted = next(left)
+        values: set[str] = set(column)
         if len(values) == 1:
             return values.pop()
+        if counted:
+            return "-".join(map(str, span(map(int, values)) or ()))
         plain = all(value == str(int(value)) for value in values)
         folded = fold_numbers(map(int, values)) if plain else ",".join(sorted(values))
         return "*" if several or len(folded) > limit else f"[{folded}]"

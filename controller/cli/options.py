@@ -65,6 +65,8 @@ class Command(click.Command):
             words += more if isinstance(more, (list, tuple)) else ()
             if words:
                 raise word_too_many(ctx, words, hosts if isinstance(hosts, str) else "") from None
+            if not isinstance(error, click.MissingParameter):
+                raise
             raise UsageError(error.format_message(), _hosts_hint(ctx, "gh200-*")) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 
 from fleetmem.controller.aggregate import fold_hosts, fold_names, fold_numbers, template
@@ -9,6 +10,9 @@ from fleetmem.controller.envelope import GpuVerdict, HostEntry, Reclaim
 from fleetmem.controller.reclaim.plan import TOLERANCE_BYTES
 from fleetmem.controller.render.safe import safe
 from fleetmem.controller.render.size import count, gib, mib_span, seconds, seconds_span
+
+_ENDED = re.compile(r"; --gpu would end (it|them), working or not")
+"""Said of each of several reasons it would take the room of the others."""
 
 
 def judged(entry: HostEntry) -> bool:
@@ -92,6 +96,9 @@ def _idle_text(group: Sequence[HostEntry]) -> str:
         section = entry["reclaim"]
         whys = [gpu.get("why") for gpu in section["gpus"]] or [section["advice"]]
         said += [(entry["host"], why.removesuffix(".")) for why in whys if why]
+    if len({template(why) for _, why in said if _ENDED.search(why)}) > 1:
+        short = [(host, _ENDED.sub(r", --gpu ends \1", why)) for host, why in said]
+        return f"{_reasons(short, len(group))}; --gpu ends processes at work, too"
     return _reasons(said, len(group)) or "no leftover memory"
 
 

@@ -85,7 +85,7 @@ def _key(entry: HostEntry) -> tuple[object, ...]:
 
 def _group(group: Sequence[HostEntry]) -> list[Line]:
     glyph, style, word = _mark(group[0])
-    limit = 2 if word in ("reclaimed", "planned") else 6
+    limit = 2 if word in ("reclaimed", "planned") else 12 if word == "nothing_to_do" else 6
     first, *more = _evidence_lines(text_of(group), WIDTH - _HOSTS - 27, limit)
     rest: Line = ((f" {left(word, 17)} ", style), (first, ""))
     folded = safe(fold_hosts(entry["host"] for entry in group))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -76,6 +77,26 @@ def test_names() -> None:
     assert fold_names(["python3", "ray::x"]) == "python3, ray::x"
     assert fold_names([f"pid {number * 7}" for number in range(1000)]) == "pid *"
     assert fold_names(["9" * 5000, "9" * 5000]) == "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("whys", "folded"),
+    [
+        (["9 processes of others", "11 processes of others"], "9-11 processes of others"),
+        (
+            ["files of 3 of 40 processes", "files of 12 of 75 processes"],
+            "files of 3-12 of 40-75 processes",
+        ),
+        (["2 files and 3 segments"] * 2 + ["7 files and 3 segments"], "2-7 files and 3 segments"),
+        (["its launcher 14 is alive", "its launcher 9 is alive"], "its launcher [9,14] is alive"),
+        (
+            ["process 4: 3 processes talk to it", "process 6: 1 processes talk to it"],
+            "process [4,6]: 1-3 processes talk to it",
+        ),
+    ],
+)
+def test_counts_in_reasons_are_spans_and_ids_are_not(whys: list[str], folded: str) -> None:
+    assert fold_names(whys) == folded
 
 
 def test_span_of_nothing() -> None:

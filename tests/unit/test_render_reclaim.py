@@ -105,6 +105,22 @@ def test_reasons_for_nothing_to_do_name_their_hosts() -> None:
         "gh200-[01-04]: at its baseline"
     )
     assert text_of(entries[:1]) == "at its baseline"
+    end = "; --gpu would end it, working or not"
+    more = [
+        because("gh200-01", kept.format(54, 53) + end, "held by a 7: its unit a is live"),
+        because("gh200-02", "held by b 8: launcher dead" + end, "held by c 9 and d 10" + end),
+        *(because(f"gh200-{number:02d}", "at its baseline") for number in range(3, 9)),
+    ]
+    assert text_of(more) == (
+        "gh200-01: held by python3 54: its launcher 53 is alive, --gpu ends it; "
+        "gh200-01: held by a 7: its unit a is live; "
+        "gh200-02: held by b 8: launcher dead, --gpu ends it; "
+        "gh200-02: held by c 9 and d 10, --gpu ends it; "
+        "gh200-[03-08]: at its baseline; --gpu ends processes at work, too"
+    )
+    assert text_of(more[:1]).count("; --gpu would end it, working or not") == 1
+    screen = " ".join(" ".join(plain(line) for line in verdict_lines(envelope(*more))).split())
+    assert "gh200-[03-08]: at its baseline" in screen
     assert text_of(entries[1:3]).endswith("alive; at its baseline")
     shown = " ".join(" ".join(plain(line) for line in verdict_lines(envelope(*entries))).split())
     assert "gh200-[01-04]: at its baseline" in shown
