@@ -851,6 +851,7 @@ class Unplaced(TypedDict):
 
     pid: int
     comm: str
+    title: str
     why: str
 
 

@@ -10,9 +10,11 @@ from typing import TYPE_CHECKING, Any, cast
 from fleetmem.controller import envelope as env
 from fleetmem.controller import gather, link, logs
 from fleetmem.controller.errors import LogUnreadable
+from fleetmem.controller.reclaim.survey import display_name
 from fleetmem.controller.runner import HostEnd, run_hosts
 
 if TYPE_CHECKING:
+    from fleetmem.agent.shapes import EngineLogs
     from fleetmem.controller.envelope import Envelope, HostEntry, Reading
     from fleetmem.controller.inventory import Host
     from fleetmem.controller.session import Session
@@ -118,7 +120,7 @@ async def read_sources(
             return []
         calls = [sources.of(one) for one in found["reading"]["sources"]]
         if not calls:
-            found["outcome"], found["reason"] = "partial", _nothing(found["reading"])
+            found["outcome"], found["reason"] = "partial", nothing_found(found["reading"])
             return []
     seconds = read_seconds(settings) / max(1, len(calls))
     read: list[logs.Log] = []
@@ -130,11 +132,12 @@ async def read_sources(
     return read
 
 
-def _nothing(reading: Any) -> str:
+def nothing_found(reading: EngineLogs) -> str:
+    """Why the processes that hold GPUs have no log, and how one is named."""
     if reading["unplaced"]:
         first = reading["unplaced"][0]
         return (
-            f"{first['comm']} {first['pid']} holds a GPU, but {first['why']}; "
+            f"{display_name(first)} {first['pid']} holds a GPU, but {first['why']}; "
             "name its log with --unit, --file or --container"
         )
     return "no process holds a GPU; name the log with --unit, --file or --container"

@@ -115,7 +115,8 @@ class _Work:
         return line
 
 
-def _title(place: str) -> str:
+def title(place: str) -> str:
+    """The command line of the process at *place* (``/proc/PID/``), one line, cut."""
     try:
         data = sysroot.read(place + "cmdline", CMDLINE_BYTES)
     except OSError:
@@ -207,7 +208,7 @@ def _identity(work: _Work, found: _Found, links: Optional[peers.Ends]) -> Identi
         "uid": status.uid,
         "user": work.user(status.uid),
         "comm": stat.comm,
-        "title": _title(place),
+        "title": title(place),
         "exe": exe,
         "kernel_thread": bool(stat.flags & tasks.KTHREAD),
         "nspids": status.nspids,

@@ -147,7 +147,7 @@ def descends_from(process: shapes.Identity, ancestor: shapes.Identity) -> bool:
     return any((a["pid"], a["start_time"]) == key for a in process["ancestors"])
 
 
-def display_name(process: shapes.Identity) -> str:
+def display_name(process: shapes.Identity | shapes.Unplaced) -> str:
     """The name to show: the title's first word where a title was set, else comm.
 
     comm is cut at 15 characters, so a first word that continues it is the fuller name.

@@ -32,6 +32,12 @@ _PIDS = re.compile(
     r"|(?<=[A-Za-z0-9)])\[\d{1,10}\]"
 )
 
+_LEFT_OUT = {
+    "lines": "-n sets how many are shown",
+    "bytes": "more text than is taken from a host; -g narrows it",
+    "time": "--timeout sets how long is read",
+}
+
 
 def normal(text: str) -> str:
     """*text* with times, addresses, ids and pids as ``*``: equal lines of hosts are equal."""
@@ -145,9 +151,8 @@ def troubles(entries: list[HostEntry]) -> list[Line]:
                 said.setdefault(text, []).append(entry["host"])
         for section in sections(entry):
             if section["truncated"]:
-                text = (
-                    f"{section['name']}: older lines were left out ({section['truncated']} used up)"
-                )
+                why = _LEFT_OUT.get(section["truncated"], str(section["truncated"]))
+                text = f"{section['name']}: older lines were left out: {why}"
                 said.setdefault(text, []).append(entry["host"])
     lines: list[Line] = []
     for text, hosts in said.items():

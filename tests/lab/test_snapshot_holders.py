@@ -39,3 +39,5 @@ def test_a_snapshot_names_who_has_each_gpu(lab: api.Lab, tmp_path: Path) -> None
         ["gh200-02", "1", "48.8", f"no process here has pid {dead}"],
     ]
     assert lines[-1] == f"  next   fleetmem reclaim -i {lab.inventory} -H 'gh200-[01-02]' --dry-run"
+    said = " ".join(desk.run("logs", "-H", "gh200-01").out.split())
+    assert f"VLLM::Worker_TP0 {worker} holds a GPU, but its output goes nowhere" in said

@@ -9,7 +9,7 @@ import pytest
 from fleetmem.controller.cli import main
 from fleetmem.controller.envelope import new_envelope, new_host, new_run
 from fleetmem.controller.log_lines import section
-from fleetmem.controller.log_run import nothing_read
+from fleetmem.controller.log_run import nothing_found, nothing_read
 from fleetmem.controller.logs import Log, LogLine, records, rows_of
 from fleetmem.controller.render.line import WIDTH, plain
 from fleetmem.controller.render.logs import log_lines, log_rows, normal, troubles
@@ -180,6 +180,26 @@ def test_a_long_trouble_goes_on_below_its_beginning() -> None:
     assert first.startswith("! gh200-01  engine.find: partial: word")
     assert more
     assert all(line.startswith("  word") and len(line) <= WIDTH for line in more)
+
+
+@pytest.mark.parametrize(
+    ("cut", "said"),
+    [
+        ("lines", "! h1  u: older lines were left out: -n sets how many are shown"),
+        ("time", "! h1  u: older lines were left out: --timeout sets how long is read"),
+    ],
+)
+def test_lines_that_were_left_out_name_the_option(cut: str, said: str) -> None:
+    entry = new_host("h1", "ok")
+    entry["logs"] = [{"name": "u", "truncated": cut}]
+    assert [plain(line) for line in troubles([entry])] == [said]
+
+
+def test_a_holder_without_a_log_has_its_whole_name() -> None:
+    """The kernel's name ends after 15 characters, its title goes on."""
+    row = {"pid": 9, "comm": "VLLM::EngineCor", "title": "VLLM::EngineCore", "why": "no output"}
+    found: Any = {"sources": [], "unplaced": [row], "denied": 0}
+    assert nothing_found(found).startswith("VLLM::EngineCore 9 holds a GPU, but no output; ")
 
 
 def _read(outcome: str, reason: str | None = None) -> Any:
