@@ -12,6 +12,8 @@ import time
 from _signal import SIG_DFL, SIG_IGN, SIGPIPE, SIGTERM, signal
 
 from fleetmem.agent import lifeline, wire
+from fleetmem.agent.declare import find
+from fleetmem.agent.model import DENIED, FAILED, OK, Trouble
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -144,8 +146,6 @@ def run_session(input_: int, output: int) -> None:
 
 def perform(output: int, call: Dict[str, Any]) -> None:
     """Run one call and write its result; every difficulty becomes an outcome."""
-    from fleetmem.agent.declare import find
-    from fleetmem.agent.model import DENIED, FAILED, OK, Trouble
 
     def emit(data: Any) -> None:
         _write(output, b"C", wire.encode({"type": "chunk", "id": call["id"], "data": data}))

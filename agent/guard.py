@@ -11,7 +11,7 @@ import os
 import select
 from _signal import SIG_DFL, SIG_IGN, SIGHUP, SIGINT, SIGPIPE, SIGTERM, alarm, signal
 
-from fleetmem.agent import lifeline
+from fleetmem.agent import lifeline, serve  # before the fork: after it each import copies pages
 from fleetmem.agent.wire import LEASE_SECONDS
 
 TYPE_CHECKING = False
@@ -42,8 +42,6 @@ def main(cached: bool) -> int:
         os.close(lease_read)
         lifeline.die_with_parent(me, SIGTERM)
         alarm(0)
-        from fleetmem.agent import serve
-
         os._exit(serve.main(lease_write, cached))
     alarm(0)
     os.close(lease_write)

@@ -15,6 +15,9 @@ from _signal import SIG_IGN, SIGPIPE, SIGTERM, signal
 
 from fleetmem.agent import lifeline, wire
 from fleetmem.agent.calls import Child, run_once, run_session
+from fleetmem.agent.declare import MODULES, NVML, SPAN_SECONDS, SPANS
+from fleetmem.agent.model import FAILED, OK, TIMED_OUT, UNSUPPORTED, Trouble
+from fleetmem.agent.probes import tasks  # noqa: F401  loaded once, not in each child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -182,9 +185,6 @@ class _Server:
     # --- calls -----------------------------------------------------------------------------
 
     def _call(self, message: Dict[str, Any]) -> None:
-        from fleetmem.agent.declare import MODULES, NVML, SPAN_SECONDS, SPANS
-        from fleetmem.agent.model import UNSUPPORTED
-
         message["began"] = time.monotonic()
         name = message.get("name")
         if not isinstance(name, str) or name not in MODULES:
@@ -212,8 +212,6 @@ class _Server:
 
     def _next(self, shared: _Shared) -> None:
         """Give the shared child its next call; start it where there is none."""
-        from fleetmem.agent.model import FAILED
-
         while shared.queue and (shared.child is None or shared.child.call is None):
             if shared.child is None and shared.name == _NVML and shared.stuck is None:
                 shared.stuck = stuck_nvml()
@@ -243,8 +241,6 @@ class _Server:
 
     def _gone(self, child: Child) -> None:
         """The child closed its pipe: collect it; a call it left open has failed."""
-        from fleetmem.agent.model import FAILED
-
         self.poll.unregister(child.output)
         del self.children[child.output]
         ending = child.collect(_REAP_SECONDS)
@@ -266,8 +262,6 @@ class _Server:
             self._next(shared)
 
     def _overdue(self, child: Child) -> None:
-        from fleetmem.agent.model import TIMED_OUT
-
         call = child.call
         span = call["timeout_seconds"] if call else 0
         reason = "no answer in %g s" % span
@@ -301,8 +295,6 @@ class _Server:
             time.sleep(0.001)
 
     def _cancel(self, wanted: Any) -> None:
-        from fleetmem.agent.model import FAILED
-
         for shared in self.shared.values():
             for call in [c for c in shared.queue if c["id"] == wanted]:
                 shared.queue.remove(call)
@@ -322,7 +314,6 @@ class _Server:
 
     def _take_lock(self, message: Dict[str, Any]) -> None:
         from fleetmem.agent import ledger
-        from fleetmem.agent.model import OK, Trouble
 
         message["began"] = time.monotonic()
         try:
@@ -337,7 +328,6 @@ class _Server:
 
     def _release_lock(self, message: Dict[str, Any]) -> None:
         from fleetmem.agent import ledger
-        from fleetmem.agent.model import OK
 
         message["began"] = time.monotonic()
         if self.lock is not None:
