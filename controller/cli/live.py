@@ -78,4 +78,4 @@ class Live:
         if not self.rows:
             self.show([(), step_header()])
         self.rows += 1
-        self.show(step_lines(rung))
+        self.show(step_lines(rung, self._screen.width))

@@ -294,7 +294,7 @@ async def _approve(
     entries: Sequence[HostEntry], options: ReclaimOptions, screen: Screen, run: str
 ) -> bool:
     """Show the plan and find out whether it may be applied."""
-    lines = plan_lines(entries, options)
+    lines = plan_lines(entries, options, screen.width)
     asking = not options.yes and ask.can_ask()
     screen.lines(lines)
     if (asking and not screen.watched) or not (options.yes or screen.on_stdout):
@@ -330,9 +330,9 @@ def _answer(
         screen.data(envelope)
         return
     blocks = [
-        [] if plan_shown else plan_lines(envelope["hosts"], options),
-        [] if rungs_shown else ladder_lines(envelope),
-        verdict_lines(envelope),
+        [] if plan_shown else plan_lines(envelope["hosts"], options, screen.width),
+        [] if rungs_shown else ladder_lines(envelope, screen.width),
+        verdict_lines(envelope, screen.width),
     ]
     first = not plan_shown and not rungs_shown
     for block in blocks:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -19,7 +20,7 @@ from fleetmem.controller.envelope import Envelope
 from fleetmem.controller.errors import UsageError
 from fleetmem.controller.render.csv_text import csv_text
 from fleetmem.controller.render.data import to_csv, to_json, to_jsonl
-from fleetmem.controller.render.line import Line
+from fleetmem.controller.render.line import WIDTH, Line
 from fleetmem.controller.render.paint import paint, wants_colour
 from fleetmem.controller.render.safe import safe
 
@@ -43,6 +44,11 @@ class Screen:
     def watched(self) -> bool:
         """Whether lines on stdout are seen at once by somebody at a terminal."""
         return self.on_stdout and sys.stdout.isatty()
+
+    @property
+    def width(self) -> int:
+        """Columns for lines of the answer: the terminal's where they go to one, at most WIDTH."""
+        return min(WIDTH, shutil.get_terminal_size().columns) if self.watched else WIDTH
 
     @property
     def on_stdout(self) -> bool:

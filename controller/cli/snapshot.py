@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,7 +14,6 @@ from fleetmem.controller.cli.options import Command, Common, common, option, wor
 from fleetmem.controller.cli.screen import Screen
 from fleetmem.controller.cli.values import host_paths, span
 from fleetmem.controller.errors import UsageError
-from fleetmem.controller.render.line import WIDTH
 from fleetmem.controller.render.snapshot import host_lines, snapshot_lines
 from fleetmem.controller.render.snapshot_svg import snapshot_svg
 from fleetmem.controller.render.table_rows import table_rows
@@ -121,7 +119,6 @@ def command(
 
 def _snapshot(fleet: Any, options: SnapshotOptions, common: Common, screen: Screen) -> int:
     live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
-    width = shutil.get_terminal_size().columns if screen.watched else WIDTH
     shown = False
 
     def on_event(event: Mapping[str, Any]) -> None:
@@ -129,11 +126,11 @@ def _snapshot(fleet: Any, options: SnapshotOptions, common: Common, screen: Scre
         live.on_event(event)
         if event["kind"] == "places" and len(fleet.hosts) == 1 and screen.table:
             shown = True
-            live.show(host_lines(event["entry"], event["section"], event["run"], min(width, WIDTH)))
+            live.show(host_lines(event["entry"], event["section"], event["run"], screen.width))
 
     envelope, status = engine.answered(lambda: fleet.snapshot(options, on_event), live, common)
     asked = bool(options.files)
-    screen.lines(snapshot_lines(envelope, asked, min(width, WIDTH), places_shown=shown))
+    screen.lines(snapshot_lines(envelope, asked, screen.width, places_shown=shown))
     if screen.picture:
         screen.drawn(snapshot_svg(envelope))
     screen.rows(envelope, table_rows(envelope))

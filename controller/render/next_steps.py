@@ -13,7 +13,7 @@ from fleetmem.controller.render.safe import safe
 _MAX_NEXT = 8
 
 
-def next_lines(entries: Sequence[HostEntry]) -> list[Line]:
+def next_lines(entries: Sequence[HostEntry], width: int = WIDTH) -> list[Line]:
     """Whole commands to copy, equal ones of several hosts folded into one."""
     commands: dict[str, list[str]] = {}
     single = len(entries) == 1
@@ -24,7 +24,7 @@ def next_lines(entries: Sequence[HostEntry]) -> list[Line]:
     for command, hosts in list(commands.items())[:_MAX_NEXT]:
         text = safe(command.replace("\0", shlex.quote(fold_hosts(hosts))))
         where = "" if "\0" in command or single else f"    # {safe(fold_hosts(hosts))}"
-        if cells(text + where) > WIDTH - 14:
+        if cells(text + where) > width - 14:
             where = ""
         lines.append(
             (("  next        " if not lines else " " * 14, "dim"), (text, "next"), (where, "dim"))

@@ -4,29 +4,31 @@ from __future__ import annotations
 
 from fleetmem.controller.envelope import Envelope
 from fleetmem.controller.reclaim.options import ReclaimOptions
-from fleetmem.controller.render.line import Line
+from fleetmem.controller.render.line import WIDTH, Line
 from fleetmem.controller.render.plan import plan_lines
 from fleetmem.controller.render.steps import step_header, step_lines, steps_over
 from fleetmem.controller.render.verdicts import verdict_lines
 
 
-def ladder_lines(envelope: Envelope) -> list[Line]:
+def ladder_lines(envelope: Envelope, width: int = WIDTH) -> list[Line]:
     """The rungs that were climbed, in detail for one host, summed for several."""
     entries = envelope["hosts"]
     if len(entries) != 1:
-        return steps_over(entries)
+        return steps_over(entries, width)
     rungs = entries[0]["reclaim"]["rungs"] if "reclaim" in entries[0] else []
     if not rungs:
         return []
-    return [step_header(), *(line for rung in rungs for line in step_lines(rung))]
+    return [step_header(), *(line for rung in rungs for line in step_lines(rung, width))]
 
 
-def reclaim_lines(envelope: Envelope, options: ReclaimOptions | None = None) -> list[Line]:
+def reclaim_lines(
+    envelope: Envelope, options: ReclaimOptions | None = None, width: int = WIDTH
+) -> list[Line]:
     """Plan, ladder and verdict, parted by blank lines where each has something to say."""
     blocks = [
-        plan_lines(envelope["hosts"], options),
-        ladder_lines(envelope),
-        verdict_lines(envelope),
+        plan_lines(envelope["hosts"], options, width),
+        ladder_lines(envelope, width),
+        verdict_lines(envelope, width),
     ]
     lines: list[Line] = []
     for block in blocks:

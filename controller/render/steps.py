@@ -20,7 +20,7 @@ def step_header() -> Line:
     return ((f"{text} {'TIME':>7}", "dim"),)
 
 
-def step_lines(rung: Rung) -> list[Line]:
+def step_lines(rung: Rung, width: int = WIDTH) -> list[Line]:
     """One rung of one host."""
     note = rung.get("why") or ""
     bad = rung["outcome"] in _BAD
@@ -36,10 +36,11 @@ def step_lines(rung: Rung) -> list[Line]:
         seconds(rung["seconds"]),
         note,
         "bad" if bad else "",
+        width,
     )
 
 
-def steps_over(entries: Iterable[HostEntry]) -> list[Line]:
+def steps_over(entries: Iterable[HostEntry], width: int = WIDTH) -> list[Line]:
     """The rungs of several hosts, summed: one row a rung, in the order climbed.
 
     TIME is that of the slowest host.
@@ -63,12 +64,21 @@ def steps_over(entries: Iterable[HostEntry]) -> list[Line]:
             seconds(max((rung["seconds"] or 0 for rung in rungs), default=None)),
             note,
             "bad" if bad else "",
+            width,
         )
     return lines
 
 
 def _row(
-    step: str, signalled: str, gone: str, held: str, freed: str, took: str, note: str, style: str
+    step: str,
+    signalled: str,
+    gone: str,
+    held: str,
+    freed: str,
+    took: str,
+    note: str,
+    style: str,
+    width: int,
 ) -> list[Line]:
     head = (
         f"{step:<10} {right(signalled, 9)} {right(gone, 7)} {right(held, 10)} "
@@ -77,7 +87,7 @@ def _row(
     if not note:
         return [((head, ""),)]
     mark = "! " if style else ""
-    first, *more = wrap(safe(mark + note), WIDTH - _INDENT - 4)
+    first, *more = wrap(safe(mark + note), width - _INDENT - 4)
     lines: list[Line] = [((head + "  ", ""), (first, style))]
     lines += [((" " * (_INDENT + 4) + piece, style),) for piece in more]
     return lines

@@ -23,11 +23,11 @@ _ENDED = {
 _HOSTS = 20
 
 
-def verdict_lines(envelope: Envelope) -> list[Line]:
+def verdict_lines(envelope: Envelope, width: int = WIDTH) -> list[Line]:
     """The answer of a reclaim; one host in words, several as folded rows and counts."""
     entries = envelope["hosts"]
-    lines = _one(entries[0]) if len(entries) == 1 else _many(envelope)
-    return [*lines, *next_lines(entries)]
+    lines = _one(entries[0], width) if len(entries) == 1 else _many(envelope, width)
+    return [*lines, *next_lines(entries, width)]
 
 
 def _mark(entry: HostEntry) -> tuple[str, str, str]:
@@ -41,33 +41,33 @@ def _mark(entry: HostEntry) -> tuple[str, str, str]:
     return glyph, style, word
 
 
-def _one(entry: HostEntry) -> list[Line]:
+def _one(entry: HostEntry, width: int) -> list[Line]:
     glyph, style, word = _mark(entry)
     indent = max(14, len(word) + 4)
     head = f"{glyph} {word:<{indent - 2}}"
     text = text_of([entry])
-    first, *more = wrap(f"{safe(entry['host'])}: {text}", WIDTH - indent)
+    first, *more = wrap(f"{safe(entry['host'])}: {text}", width - indent)
     lines: list[Line] = [((head, style), (first, ""))]
     lines += [((" " * indent + piece, ""),) for piece in more]
     if "reclaim" in entry:
         under = counts([entry])
-        lines += [((" " * indent + piece, "dim"),) for piece in wrap(under, WIDTH - indent)]
+        lines += [((" " * indent + piece, "dim"),) for piece in wrap(under, width - indent)]
     return lines
 
 
-def _many(envelope: Envelope) -> list[Line]:
+def _many(envelope: Envelope, width: int) -> list[Line]:
     groups: dict[tuple[object, ...], list[HostEntry]] = {}
     for entry in envelope["hosts"]:
         groups.setdefault(_key(entry), []).append(entry)
     lines: list[Line] = [((f"  {'N':>4}  {'HOSTS':<{_HOSTS}} {'VERDICT':<17} EVIDENCE", "dim"),)]
     for _, group in sorted(groups.items(), key=lambda item: (item[0][0], len(item[1]))):
-        lines += _group(group)
+        lines += _group(group, width)
     words = [_mark(entry)[2] for entry in envelope["hosts"]]
     ordered = [*VERDICTS, *envelope["summary"]]
     tally = sorted(set(words), key=ordered.index)
     parts = ", ".join(f"{words.count(word)} {word}" for word in tally)
-    lines += [((piece, ""),) for piece in wrap(f"{count(len(words), 'host')}: {parts}", WIDTH)]
-    return [*lines, ((counts(envelope["hosts"]), "dim"),)]
+    lines += [((piece, ""),) for piece in wrap(f"{count(len(words), 'host')}: {parts}", width)]
+    return [*lines, *(((piece, "dim"),) for piece in wrap(counts(envelope["hosts"]), width))]
 
 
 def _key(entry: HostEntry) -> tuple[object, ...]:
@@ -83,18 +83,18 @@ def _key(entry: HostEntry) -> tuple[object, ...]:
     return (rank, word, reason, entry["outcome"])
 
 
-def _group(group: Sequence[HostEntry]) -> list[Line]:
+def _group(group: Sequence[HostEntry], width: int) -> list[Line]:
     glyph, style, word = _mark(group[0])
     limit = 2 if word in ("reclaimed", "planned") else 12 if word == "nothing_to_do" else 6
-    first, *more = _evidence_lines(text_of(group), WIDTH - _HOSTS - 27, limit)
+    first, *more = _evidence_lines(text_of(group), width - _HOSTS - 27, limit)
     rest: Line = ((f" {left(word, 17)} ", style), (first, ""))
     folded = safe(fold_hosts(entry["host"] for entry in group))
-    rows = hosts_first(folded, _HOSTS, rest)
+    rows = hosts_first(folded, _HOSTS, rest, width)
     number = right(str(len(group)), 4)
     if len(rows) == 1:
         rows = [((f"{glyph} {number}  ", style), *rows[0])]
     else:
-        names = wrap(folded, WIDTH - 8)
+        names = wrap(folded, width - 8)
         rows = [((f"{glyph} {number}  ", style), (names[0], ""))]
         rows += [((" " * 8 + name, ""),) for name in names[1:]]
         rows.append(((" " * (8 + _HOSTS), ""), *rest))

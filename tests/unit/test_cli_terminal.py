@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import pty
+import re
 import select
 import signal
 import subprocess
@@ -68,6 +69,7 @@ def at_terminal(tmp_path: Path, hosts: int, answer: bytes | signal.Signals) -> t
     environ = {
         **os.environ,
         "TERM": "xterm",
+        "COLUMNS": "80",
         "XDG_STATE_HOME": str(tmp_path),
         "PYTHONPATH": str(ROOT),
     }
@@ -129,6 +131,16 @@ def test_the_event_loop_goes_on_while_a_person_thinks(tmp_path: Path) -> None:
     beats = int(seen.split("beats ")[1].split()[0])
     assert beats >= BEATS
     assert "\x1b[32mleftover" in seen
+
+
+def test_rows_fit_the_terminal(tmp_path: Path) -> None:
+    """The plan's columns and the rungs' notes end before its eightieth."""
+    _, seen = at_terminal(tmp_path, 3, b"3\n")
+    lines = re.sub(r"\x1b\[[0-9;]*[mK]", "", seen).splitlines()
+    plan = next(at for at, line in enumerate(lines) if line.endswith("CLASS"))
+    verdict = next(at for at, line in enumerate(lines) if line.endswith("EVIDENCE"))
+    assert lines[plan + 1].endswith("leftover")
+    assert max(len(line) for line in (*lines[plan : plan + 4], *lines[verdict : verdict + 4])) <= 80
 
 
 def test_interrupt_at_the_question(tmp_path: Path) -> None:

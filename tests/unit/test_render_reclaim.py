@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from fleetmem.controller.envelope import Envelope, HostEntry
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.render.line import cells, plain
@@ -146,8 +148,9 @@ def test_next_commands_are_whole_and_folded() -> None:
     )
 
 
-def test_columns() -> None:
-    """No line but a command to copy is wider than a hundred columns."""
+@pytest.mark.parametrize("width", [80, 90, 100])
+def test_columns(width: int) -> None:
+    """No line but a command to copy is wider than the screen."""
     hostile = eight_gpus("h" * 90)
     hostile["reclaim"]["targets"][0]["name"] = "模型" * 60
     hostile["reclaim"]["spared"][0]["why"] = "w" * 300
@@ -155,8 +158,19 @@ def test_columns() -> None:
     hostile["reclaim"]["verdict"] = "held_by"
     hostile["reclaim"]["advice"] = "a long advice " * 40
     for run in (fleet(), envelope(eight_gpus()), envelope(hostile), envelope(hostile, idle("b"))):
-        for line in reclaim_lines(run, ReclaimOptions()):
-            assert cells(plain(line)) <= 100 or "fleetmem reclaim -H" in plain(line)
+        for line in reclaim_lines(run, ReclaimOptions(), width):
+            assert cells(plain(line)) <= width or "fleetmem reclaim -H" in plain(line)
+
+
+def test_a_terminal_of_eighty_columns() -> None:
+    """Columns are as wide as what is in them; nothing of it is lost."""
+    entry = eight_gpus("gh200-01")
+    rows = [plain(line) for line in plan_lines([entry, idle("b")], None, 80)][1:4]
+    assert rows == [
+        "HOSTS    GPU     USED MiB  HOLDER                  PID  OWNER          CLASS",
+        "gh200-01 0-7   92 049-126  sglang::scheduler_T  8 pids  launcher       leftover",
+        "                           P[0-7]                       41190 dead",
+    ]
 
 
 def test_remote_text_is_escaped_everywhere() -> None:
