@@ -6,6 +6,7 @@ imports rich, asyncssh or pydantic, so that ``--help`` and mistakes are answered
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from _signal import SIG_IGN, SIGINT, signal
@@ -17,11 +18,16 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fleetmem.controller.envelope import Error
 
+GARBAGE = 50_000
+"""So many new objects before a look for unreachable ones: with 64 hosts those looks were a tenth
+of the client's CPU, and found next to nothing."""
+
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the process status. Never raises, except with ``--debug``'s help."""
     words = list(sys.argv[1:] if arguments is None else arguments)
     if arguments is None:
+        gc.set_threshold(GARBAGE)
         stdout.open_standard()
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):
