@@ -30,36 +30,11 @@ else:
             get_errno,
         )
 
-        class c_char(_SimpleCData):
-            _type_ = "c"
+        def _simple(code):
+            return type("c_" + code, (_SimpleCData,), {"_type_": code})
 
-        class c_char_p(_SimpleCData):
-            _type_ = "z"
-
-        class c_ushort(_SimpleCData):
-            _type_ = "H"
-
-        class c_int(_SimpleCData):
-            _type_ = "i"
-
-        class c_uint(_SimpleCData):
-            _type_ = "I"
-
-        class c_long(_SimpleCData):
-            _type_ = "l"
-
-        class c_ulong(_SimpleCData):
-            _type_ = "L"
-
-        class c_longlong(_SimpleCData):
-            _type_ = "q"
-
-        class c_ulonglong(_SimpleCData):
-            _type_ = "Q"
-
-        class c_double(_SimpleCData):
-            _type_ = "d"
-
+        c_char, c_char_p, c_ushort, c_int, c_uint = map(_simple, "czHiI")
+        c_long, c_ulong, c_longlong, c_ulonglong, c_double = map(_simple, "lLqQd")
         c_int32, c_uint32, c_int64 = c_int, c_uint, c_longlong
 
         class _Function(CFuncPtr):

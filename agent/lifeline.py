@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from fleetmem.agent import clib
+from fleetmem.agent import clib, sysroot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def children() -> List[int]:
     """Pids of this process's children, zombies included."""
     me = os.getpid()
     try:
-        return [int(pid) for pid in _read("/proc/self/task/%d/children" % me).split()]
+        return [int(pid) for pid in sysroot.read("/proc/self/task/%d/children" % me).split()]
     except OSError:
         return [pid for pid in _all_pids() if _parent_of(pid) == me]
 
@@ -54,7 +54,7 @@ def _all_pids() -> List[int]:
 
 def _parent_of(pid: int) -> int:
     try:
-        return int(_read("/proc/%d/stat" % pid).rpartition(b")")[2].split()[1])
+        return int(sysroot.read("/proc/%d/stat" % pid).rpartition(b")")[2].split()[1])
     except (OSError, ValueError, IndexError):
         return -1
 
@@ -62,22 +62,9 @@ def _parent_of(pid: int) -> int:
 def comm(pid: int) -> str:
     """Name of *pid*, "" where it is gone."""
     try:
-        return _read("/proc/%d/comm" % pid).strip().decode("utf-8", "replace")
+        return sysroot.read("/proc/%d/comm" % pid).strip().decode("utf-8", "replace")
     except OSError:
         return ""
-
-
-def _read(path: str) -> bytes:
-    """A file of /proc with half the system calls of a file object."""
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        data = more = os.read(handle, 4096)
-        while more:
-            more = os.read(handle, 4096)
-            data += more
-        return data
-    finally:
-        os.close(handle)
 
 
 def end_children(

@@ -34,7 +34,7 @@ def label(process: Process) -> str:
     return process["owner"] or f"{process['name']} {process['pid']}"
 
 
-def on(place: str, by_node: Mapping[str, int] | None, whole: int | None, alone: bool) -> int:
+def bytes_on(place: str, by_node: Mapping[str, int] | None, whole: int | None, alone: bool) -> int:
     """Bytes on node *place*; without a breakdown all of it where there is no other node."""
     if by_node is not None:
         return by_node.get(place, 0)
@@ -58,8 +58,8 @@ def on_node(
         held = (process["gpus"].get(gpu["uuid"]) or 0) if gpu is not None and listed else 0
         mapped = 0
         if not listed or node["kind"] != "gpu":
-            mapped = on(place, process["driver_by_numa_node"], process["driver_bytes"], alone)
-        managed = on(place, process["managed_by_numa_node"], process["managed_bytes"], alone)
+            mapped = bytes_on(place, process["driver_by_numa_node"], process["driver_bytes"], alone)
+        managed = bytes_on(place, process["managed_by_numa_node"], process["managed_bytes"], alone)
         charged += held
         if max(held, mapped):
             source = "nvml:" if held >= mapped else "driver memory of"

@@ -11,7 +11,7 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleetmem.controller.memory_driver import Part, label, on
+from fleetmem.controller.memory_driver import Part, bytes_on, label
 from fleetmem.controller.memory_shapes import (
     NOBODY,
     Backing,
@@ -189,7 +189,7 @@ def _row(
 def _files(files: Sequence[CachedFile], place: str, names: Mapping[int, str], alone: bool) -> Owned:
     owned: Owned = {}
     for one in files:
-        size = on(place, one["by_numa_node"], one["resident_bytes"], alone)
+        size = bytes_on(place, one["by_numa_node"], one["resident_bytes"], alone)
         if size:
             key = (_mappers(one["mapped_by"], names), "cache")
             pile = owned.setdefault(key, _Pile())  # type: ignore[arg-type]  # a literal
@@ -220,7 +220,7 @@ def _anonymous(processes: Sequence[Process], place: str, alone: bool) -> Owned:
     for process in processes:
         by_node = process["anon_by_numa_node"]
         whole = None if process["shared"] else process["anon_bytes"]
-        size = 0 if whole is None and by_node is None else on(place, by_node, whole, alone)
+        size = 0 if whole is None and by_node is None else bytes_on(place, by_node, whole, alone)
         if size:
             pile = owned.setdefault((label(process), "process"), _Pile())
             pile.add(size, f"pid {process['pid']}")
@@ -239,7 +239,7 @@ def _shared(
 ) -> Owned:
     owned: Owned = {}
     for one in segments:
-        size = on(place, one["by_numa_node"], one["resident_bytes"], alone)
+        size = bytes_on(place, one["by_numa_node"], one["resident_bytes"], alone)
         if size:
             lifetime: Lifetime = "persistent" if one["persistent"] else "process"
             key = (_mappers(one["mapped_by"], names), lifetime)

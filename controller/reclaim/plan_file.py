@@ -16,9 +16,10 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller.errors import PlanInvalid
+from fleetmem.controller.reclaim.bound import Baseline, Bound
 from fleetmem.controller.reclaim.classify import Ambiguity, Member
 from fleetmem.controller.reclaim.options import ReclaimOptions
-from fleetmem.controller.reclaim.plan import Baseline, Bound, Plan, Spared, Target
+from fleetmem.controller.reclaim.plan import Plan, Spared, Target
 
 if TYPE_CHECKING:
     from pathlib import Path

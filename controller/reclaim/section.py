@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
-from fleetmem.controller.reclaim.plan import managed_bytes
+from fleetmem.controller.reclaim.bound import managed_bytes
 from fleetmem.controller.reclaim.verdict import ADVICE, GpuJudgement, worst
 
 if TYPE_CHECKING:

@@ -6,15 +6,16 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fleetmem.controller.envelope import VERDICTS, Verdict
-from fleetmem.controller.reclaim.plan import TOLERANCE_BYTES, beside_lists, may_be_unlisted
+from fleetmem.controller.reclaim.bound import TOLERANCE_BYTES, beside_lists, may_be_unlisted
 from fleetmem.controller.reclaim.survey import HEIR_CTL_BYTES
-from fleetmem.controller.render.size import count
+from fleetmem.controller.render.size import count, gib
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from fleetmem.controller.reclaim.bound import Bound
     from fleetmem.controller.reclaim.classify import Classified, Member
-    from fleetmem.controller.reclaim.plan import Bound, Plan
+    from fleetmem.controller.reclaim.plan import Plan
     from fleetmem.controller.reclaim.survey import Survey
 
 PINNED_AFTER_SECONDS = 60.0
@@ -155,7 +156,7 @@ def _at_baseline(survey: Survey, gpu: int, used: int, host: str) -> GpuJudgement
     files = 0 if node is None else survey.numa_file_bytes.get(node, 0)
     if files < FILES_WORTH_BYTES:
         return GpuJudgement(gpu, "nothing_to_do", used, "at its baseline")
-    why = f"at its baseline, but for {files / (1 << 30):.1f} GiB of file pages on NUMA node {node}"
+    why = f"at its baseline, but for {gib(files)} GiB of file pages on NUMA node {node}"
     return GpuJudgement(gpu, "nothing_to_do", used, why, _cache(host))
 
 
@@ -253,12 +254,8 @@ def _on_no_list(survey: Survey, gpu: int, bound: Bound) -> str:
     large = [(pid, size) for pid, size in mapped.items() if size > TOLERANCE_BYTES]
     if unlisted <= TOLERANCE_BYTES or not large:
         return ""
-    who = ", ".join(f"process {pid} has mapped {_gib(size)}" for pid, size in large[:3])
-    return f"; {_gib(unlisted)} are on no list and may be managed memory, of which {who}"
-
-
-def _gib(size_bytes: int) -> str:
-    return f"{size_bytes / (1 << 30):.1f} GiB"
+    who = ", ".join(f"process {pid} has mapped {gib(size)} GiB" for pid, size in large[:3])
+    return f"; {gib(unlisted)} GiB are on no list and may be managed memory, of which {who}"
 
 
 # --- GPUs the ladder was climbed for -------------------------------------------------------

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from fleetmem.controller.aggregate import fold_hosts, fold_names, fold_numbers, template
 from fleetmem.controller.envelope import GpuVerdict, HostEntry, Reclaim
-from fleetmem.controller.reclaim.plan import TOLERANCE_BYTES
+from fleetmem.controller.reclaim.bound import TOLERANCE_BYTES
 from fleetmem.controller.render.safe import safe
 from fleetmem.controller.render.size import count, gib, mib_span, seconds, seconds_span
 
