@@ -33,9 +33,9 @@ test: venv test-setup lint types
 
 # Slow, so not in `make test`: an emulated arm64 machine with two NUMA nodes and pages of 16 KiB.
 test-16k: venv
-	@sh tests/lab_setup.sh $$($(PY) -c 'from tests.lab.numa_arch import ARM64; print(ARM64.install)')
-	@$(PY) -m tests.lab.numa_image arm64
-	FLEETMEM_NUMA_ARCH=arm64 $(PY) -m pytest tests/lab/test_snapshot_numa.py tests/numa
+	@sh tests/lab_setup.sh $$($(PY) -c 'from tests.lab.numa.arch import ARM64; print(ARM64.install)')
+	@$(PY) -m tests.lab.numa.image arm64
+	FLEETMEM_NUMA_ARCH=arm64 $(PY) -m pytest tests/lab/look/test_snapshot_numa.py tests/numa
 
 lint: venv .types
 	$(VENV)/bin/ruff check .

@@ -240,7 +240,7 @@ def operations() -> shapes.HostOperations:
 
 def _forget_the_dead(folder: str) -> None:
     """Drop records of identities that no longer exist: their numbers are free again."""
-    from fleetmem.agent import identity
+    from fleetmem.agent.kernel import identity
 
     try:
         names = os.listdir(folder)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import time
 
-from fleetmem.agent import clib, sysroot
+from fleetmem.agent.kernel import clib, sysroot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

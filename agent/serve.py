@@ -16,8 +16,8 @@ from _signal import SIG_IGN, SIGPIPE, SIGTERM, signal
 from fleetmem.agent import lifeline, wire
 from fleetmem.agent.calls import Child, run_once, run_session
 from fleetmem.agent.declare import MODULES, NVML, SPAN_SECONDS, SPANS
+from fleetmem.agent.kernel import tasks  # noqa: F401  loaded once, not in each child
 from fleetmem.agent.model import FAILED, OK, TIMED_OUT, UNSUPPORTED, Trouble
-from fleetmem.agent.probes import tasks  # noqa: F401  loaded once, not in each child
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

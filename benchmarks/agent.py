@@ -11,12 +11,12 @@ from pathlib import Path
 
 from benchmarks import measure
 from benchmarks.fanout import ratio
-from fleetmem.controller import gather
-from fleetmem.controller.inventory import Host, load
-from fleetmem.controller.launch import Way
-from fleetmem.controller.payload import payload
-from fleetmem.controller.session import Session
-from fleetmem.controller.transport import ConnectSettings, connect
+from fleetmem.controller.contact import gather
+from fleetmem.controller.contact.launch import Way
+from fleetmem.controller.contact.payload import payload
+from fleetmem.controller.contact.session import Session
+from fleetmem.controller.contact.transport import ConnectSettings, connect
+from fleetmem.controller.hosts.inventory import Host, load
 from tests.lab import api
 
 PROCESSES = 60

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from benchmarks import measure
 from benchmarks.fanout import FLEETMEM, ratio
-from fleetmem.controller.aggregate import fold_equal
-from fleetmem.controller.nodeset import fold
+from fleetmem.controller.answer.fold import fold_equal
+from fleetmem.controller.hosts.nodeset import fold
 
 HELLO = """import click
 @click.command()

@@ -18,13 +18,13 @@ from statistics import median
 
 from benchmarks import measure
 from benchmarks.fanout import ratio
-from fleetmem.controller.inventory import Host
-from fleetmem.controller.launch import Way
-from fleetmem.controller.logs import Log, read_log
-from fleetmem.controller.payload import payload
-from fleetmem.controller.session import Session
-from fleetmem.controller.transport import ConnectSettings, connect
-from tests.lab.image import CACHE
+from fleetmem.controller.contact.launch import Way
+from fleetmem.controller.contact.payload import payload
+from fleetmem.controller.contact.session import Session
+from fleetmem.controller.contact.transport import ConnectSettings, connect
+from fleetmem.controller.hosts.inventory import Host
+from fleetmem.controller.logs.reading import Log, read_log
+from tests.lab.making.image import CACHE
 
 REMOTE = "/usr/lib/systemd/systemd-journal-remote"
 ENTRIES = int(os.environ.get("FLEETMEM_BENCH_ENTRIES", "1000000"))

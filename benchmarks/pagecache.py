@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks import measure
 from fleetmem.agent.declare import find
 from fleetmem.agent.model import Trouble
-from fleetmem.agent.probes import cache_scan
+from fleetmem.agent.page_cache import scan as cache_scan
 
 ROUNDS = 5
 SIZE = 1 << 30

@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from benchmarks.fanout import ratio
-from fleetmem.controller.startup.parse import Parser
+from fleetmem.controller.startup.read.parse import Parser
 
 LINES = 600_000
 ROUNDS = 3

@@ -67,7 +67,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fleetmem.controller.envelope import Error, HostOutcome
+    from fleetmem.controller.answer.envelope import Error, HostOutcome
 
 EXIT_OK = 0
 EXIT_INTERNAL = 1

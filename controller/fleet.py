@@ -13,19 +13,19 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from fleetmem.controller.settings import Approve, Event, FleetSettings, OnEvent
+from fleetmem.controller.run.settings import Approve, Event, FleetSettings, OnEvent
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fleetmem.controller.audit import AuditOptions
-    from fleetmem.controller.envelope import Envelope, HostEntry
-    from fleetmem.controller.follow import FollowOptions
-    from fleetmem.controller.inventory import Host
-    from fleetmem.controller.log_lines import LogOptions
+    from fleetmem.controller.answer.envelope import Envelope, HostEntry
+    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.logs.audit import AuditOptions
+    from fleetmem.controller.logs.run import LogOptions
+    from fleetmem.controller.look.follow.run import FollowOptions
+    from fleetmem.controller.look.snapshot import SnapshotOptions
     from fleetmem.controller.reclaim.options import ReclaimOptions
     from fleetmem.controller.reclaim.plan import Plan
-    from fleetmem.controller.snapshot import SnapshotOptions
 
 __all__ = ["Fleet", "FleetSettings", "SyncFleet", "approve_all"]
 
@@ -61,8 +61,8 @@ class Fleet:
 
         InventoryInvalid, NoHostsMatch, RangeTooLarge, UsageError.
         """
-        from fleetmem.controller.inventory import load
-        from fleetmem.controller.selector import resolve
+        from fleetmem.controller.hosts.inventory import load
+        from fleetmem.controller.hosts.selector import resolve
 
         settings = settings or FleetSettings()
         found = load(None if inventory is None else str(inventory))
@@ -76,21 +76,21 @@ class Fleet:
 
     async def check(self, on_event: OnEvent = _silent) -> Envelope:
         """Connect to every host and read what a reclaim would need; changes nothing."""
-        from fleetmem.controller.check import check
+        from fleetmem.controller.look.check import check
 
         self._warn(on_event)
         return await check(self.hosts, self.settings, on_event)
 
     async def audit_startup(self, options: AuditOptions, on_event: OnEvent = _silent) -> Envelope:
         """Engines' start-ups: budgets, findings, outliers; changes nothing on a host."""
-        from fleetmem.controller.audit import audit_startup
+        from fleetmem.controller.logs.audit import audit_startup
 
         self._warn(on_event)
         return await audit_startup(self.hosts, self.settings, options, on_event)
 
     async def logs(self, options: LogOptions, on_event: OnEvent = _silent) -> Envelope:
         """Log lines, newest first, filtered on the hosts; changes nothing."""
-        from fleetmem.controller.log_lines import logs
+        from fleetmem.controller.logs.run import logs
 
         self._warn(on_event)
         return await logs(self.hosts, self.settings, options, on_event)
@@ -110,7 +110,7 @@ class Fleet:
         were not attempted and which are unknown.
         """
         if options.cache is not None:
-            from fleetmem.controller.reclaim.cache_run import CacheRun
+            from fleetmem.controller.reclaim.cache.run import CacheRun
 
             self._warn(on_event)
             return await CacheRun(self.hosts, self.settings, options, approve, on_event).run()
@@ -122,14 +122,14 @@ class Fleet:
 
     async def snapshot(self, options: SnapshotOptions, on_event: OnEvent = _silent) -> Envelope:
         """Where every byte of host and GPU memory is now, by backing, owner and location."""
-        from fleetmem.controller.snapshot import snapshot
+        from fleetmem.controller.look.snapshot import snapshot
 
         self._warn(on_event)
         return await snapshot(self.hosts, self.settings, options, on_event)
 
     async def follow_start(self, options: FollowOptions, on_event: OnEvent = _silent) -> Envelope:
         """A snapshot at each mark of an engine's start: before-load, after-load, after-init."""
-        from fleetmem.controller.follow import follow_start
+        from fleetmem.controller.look.follow.run import follow_start
 
         self._warn(on_event)
         return await follow_start(self.hosts, self.settings, options, on_event)
@@ -138,7 +138,7 @@ class Fleet:
         self, playbooks: Sequence[str], on_event: OnEvent = _silent, command: str = "audit"
     ) -> Envelope:
         """What *playbooks* (names or files) find over readings; changes nothing."""
-        from fleetmem.controller.playbook_audit import audit
+        from fleetmem.controller.look.playbook_run import audit
 
         self._warn(on_event)
         return await audit(self.hosts, self.settings, playbooks, on_event, command)

@@ -8,23 +8,23 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fleetmem.controller.audit import AuditOptions as AuditOptions
     from fleetmem.controller.fleet import Fleet as Fleet
-    from fleetmem.controller.follow import FollowOptions as FollowOptions
-    from fleetmem.controller.log_lines import LogOptions as LogOptions
+    from fleetmem.controller.logs.audit import AuditOptions as AuditOptions
+    from fleetmem.controller.logs.run import LogOptions as LogOptions
+    from fleetmem.controller.look.follow.run import FollowOptions as FollowOptions
+    from fleetmem.controller.look.snapshot import SnapshotOptions as SnapshotOptions
     from fleetmem.controller.reclaim.options import ReclaimOptions as ReclaimOptions
-    from fleetmem.controller.settings import FleetSettings as FleetSettings
-    from fleetmem.controller.snapshot import SnapshotOptions as SnapshotOptions
+    from fleetmem.controller.run.settings import FleetSettings as FleetSettings
 
 __version__ = "0.1.0"
 _HOMES = {
-    "AuditOptions": "fleetmem.controller.audit",
+    "AuditOptions": "fleetmem.controller.logs.audit",
     "Fleet": "fleetmem.controller.fleet",
-    "FleetSettings": "fleetmem.controller.settings",
-    "FollowOptions": "fleetmem.controller.follow",
-    "LogOptions": "fleetmem.controller.log_lines",
+    "FleetSettings": "fleetmem.controller.run.settings",
+    "FollowOptions": "fleetmem.controller.look.follow.run",
+    "LogOptions": "fleetmem.controller.logs.run",
     "ReclaimOptions": "fleetmem.controller.reclaim.options",
-    "SnapshotOptions": "fleetmem.controller.snapshot",
+    "SnapshotOptions": "fleetmem.controller.look.snapshot",
 }
 
 __all__ = [

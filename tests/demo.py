@@ -15,9 +15,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from fleetmem.controller.render.size import thousands
+from fleetmem.controller.text.sizes import thousands
 from tests.lab import api
-from tests.lab.inside import used
+from tests.lab.inside.asking import used
 
 MIB = 92000
 KINDS = {

@@ -9,11 +9,16 @@ from __future__ import annotations
 
 import time
 
-from fleetmem.agent import apart, ledger, pages
+from fleetmem.agent import isolate as apart
+from fleetmem.agent import ledger
 from fleetmem.agent.actions import pagecache_file
 from fleetmem.agent.declare import action
+from fleetmem.agent.kernel import maps as mappings
 from fleetmem.agent.model import FAILED, PARTIAL, Trouble
-from fleetmem.agent.probes import cache_paths, cache_scan, mappings, numa
+from fleetmem.agent.page_cache import pages
+from fleetmem.agent.page_cache import paths as cache_paths
+from fleetmem.agent.page_cache import scan as cache_scan
+from fleetmem.agent.probes import numa
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import time
 
-from fleetmem.agent import pages
-from fleetmem.agent.probes import cache_scan
+from fleetmem.agent.page_cache import pages
+from fleetmem.agent.page_cache import scan as cache_scan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 import os
 
-from fleetmem.agent import identity, ledger
+from fleetmem.agent import ledger
 from fleetmem.agent.declare import action
+from fleetmem.agent.kernel import identity
 from fleetmem.agent.model import FAILED, Trouble
 
 TYPE_CHECKING = False

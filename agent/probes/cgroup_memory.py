@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from fleetmem.agent import sysroot
 from fleetmem.agent.declare import probe
+from fleetmem.agent.kernel import sysroot
 from fleetmem.agent.model import PARTIAL, UNSUPPORTED, Trouble
-from fleetmem.agent.probes import cache_paths
+from fleetmem.agent.page_cache import paths as cache_paths
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

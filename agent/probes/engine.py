@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import stat
 
-from fleetmem.agent import sysroot
 from fleetmem.agent.declare import probe
+from fleetmem.agent.kernel import cgroups, sysroot, tasks
 from fleetmem.agent.model import PARTIAL, Trouble
-from fleetmem.agent.probes import cgroups, holders, tasks
+from fleetmem.agent.probes import holders
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

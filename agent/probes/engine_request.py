@@ -9,8 +9,9 @@ import time
 
 from fleetmem.agent import wire
 from fleetmem.agent.declare import probe
+from fleetmem.agent.kernel import storage_reads
 from fleetmem.agent.model import PARTIAL, Trouble
-from fleetmem.agent.probes import loopback, storage_reads
+from fleetmem.agent.services import loopback
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

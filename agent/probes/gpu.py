@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from fleetmem.agent import nvml, sysroot
 from fleetmem.agent.declare import probe
+from fleetmem.agent.kernel import sysroot, tasks
 from fleetmem.agent.model import PARTIAL, Trouble
-from fleetmem.agent.probes import tasks
 from fleetmem.agent.probes.gpu_wait import gpu_wait
+from fleetmem.agent.services import nvml
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from time import monotonic, process_time, sleep
 
-from fleetmem.agent import nvml, sysroot
 from fleetmem.agent.declare import probe
+from fleetmem.agent.kernel import sysroot, tasks
 from fleetmem.agent.model import FAILED, Trouble
-from fleetmem.agent.probes import tasks
+from fleetmem.agent.services import nvml
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

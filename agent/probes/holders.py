@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import os
 
-from fleetmem.agent import sysroot
 from fleetmem.agent.declare import probe
+from fleetmem.agent.kernel import sysroot, tasks
 from fleetmem.agent.model import PARTIAL, Trouble
-from fleetmem.agent.probes import tasks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import sys
 
-from fleetmem.agent import ledger, sysroot
+from fleetmem.agent import ledger
 from fleetmem.agent.declare import probe
-from fleetmem.agent.probes import tasks
+from fleetmem.agent.kernel import sysroot, tasks
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
-    from fleetmem.agent.probes.journal_export import Fields
-    from fleetmem.agent.probes.journal_find import Journal, Unit
+    from fleetmem.agent.logs.export import Fields
+    from fleetmem.agent.logs.find import Journal, Unit
     from fleetmem.agent.shapes import JournalInvocation, JournalRead
 
 FIELDS = "MESSAGE,_PID,SYSLOG_IDENTIFIER,PRIORITY"
@@ -67,13 +67,13 @@ def journal_read(
     message]]}``, newest first (kind 0 the unit's own, 1 its manager's, 2 the kernel's); what
     is no UTF-8 comes as lone surrogates.
     """
-    from fleetmem.agent.probes.journal_keep import Keep
+    from fleetmem.agent.logs.keep import Keep
 
     keep = Keep(grep, words, before, after, limit_lines, limit_bytes, emit)
     deadline = monotonic() + span_seconds
     tried = ""
     if file is not None or container is not None:
-        from fleetmem.agent.probes import log_files
+        from fleetmem.agent.logs import files as log_files
 
         found = log_files.read(file, container, keep, deadline)
         if not isinstance(found, str):
@@ -102,7 +102,7 @@ class _Read:
         boot: Optional[str],
         since: Optional[str],
     ) -> None:
-        from fleetmem.agent.probes.journal_find import Journal, check
+        from fleetmem.agent.logs.find import Journal, check
 
         self.keep = keep
         self.journal: Journal = Journal(deadline, directory, boot, since)
@@ -122,7 +122,7 @@ class _Read:
         kernel: int,
         head: int,
     ) -> JournalRead:
-        from fleetmem.agent.probes.journal_find import Unit, named
+        from fleetmem.agent.logs.find import Unit, named
 
         units: List[str] = []
         if unit is not None:
@@ -143,7 +143,7 @@ class _Read:
     # --- reading ---------------------------------------------------------------------------
 
     def _unit(self, unit: Unit, invocation: str, count: int, head: int) -> None:
-        from fleetmem.agent.probes.journal_find import invocations
+        from fleetmem.agent.logs.find import invocations
 
         if invocation == "0" and count == 1 and not head:
             self._newest(unit)

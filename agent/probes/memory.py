@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 
-from fleetmem.agent import apart, sysroot
+from fleetmem.agent import isolate as apart
 from fleetmem.agent.declare import probe
+from fleetmem.agent.kernel import cgroups, sysroot, tasks
+from fleetmem.agent.kernel import smaps as memory_deep
 from fleetmem.agent.model import PARTIAL, Trouble
-from fleetmem.agent.probes import cgroups, memory_deep, tasks
 from fleetmem.agent.probes.host import user_name
 
 TYPE_CHECKING = False

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 
-from fleetmem.agent import sysroot
 from fleetmem.agent.declare import probe
+from fleetmem.agent.kernel import numa_settings, sysroot
 from fleetmem.agent.model import UNSUPPORTED, Trouble
-from fleetmem.agent.probes import numa_gpus, numa_settings
+from fleetmem.agent.services import numa_gpus
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 import time
 
-from fleetmem.agent import apart, pages
+from fleetmem.agent import isolate as apart
 from fleetmem.agent.declare import probe
+from fleetmem.agent.kernel import maps as mappings
 from fleetmem.agent.model import FAILED, PARTIAL, Trouble
-from fleetmem.agent.probes import cache_paths, cache_scan, mappings, numa
+from fleetmem.agent.page_cache import pages
+from fleetmem.agent.page_cache import paths as cache_paths
+from fleetmem.agent.page_cache import scan as cache_scan
+from fleetmem.agent.probes import numa
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Callable, Dict, List, Optional, Set, Tuple
 
-    from fleetmem.agent.probes.cache_scan import Item, Key, Measure
+    from fleetmem.agent.page_cache.scan import Item, Key, Measure
     from fleetmem.agent.shapes import CacheCoverage, CachedFile, PageCacheFiles, PathProblem
 
 ITEM_SECONDS = 8.0

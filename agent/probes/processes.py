@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import os
 
-from fleetmem.agent import sysroot
 from fleetmem.agent.declare import probe
+from fleetmem.agent.kernel import cgroups, launchers, peers, sysroot, tasks
 from fleetmem.agent.model import PARTIAL, Trouble
-from fleetmem.agent.probes import cgroups, launchers, peers, tasks
 from fleetmem.agent.probes.host import namespace, uptime_seconds, user_name
 
 TYPE_CHECKING = False

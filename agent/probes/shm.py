@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import time
 
-from fleetmem.agent import apart, sysroot
+from fleetmem.agent import isolate as apart
 from fleetmem.agent.declare import probe
+from fleetmem.agent.kernel import maps as mappings
+from fleetmem.agent.kernel import shm_scan, sysroot, tasks
 from fleetmem.agent.model import PARTIAL, Trouble
-from fleetmem.agent.probes import cache_paths, mappings, shm_scan, tasks
+from fleetmem.agent.page_cache import paths as cache_paths
 from fleetmem.agent.probes.host import namespace, user_name
 
 TYPE_CHECKING = False

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fleetmem.agent import sysroot
 from fleetmem.agent.declare import probe
+from fleetmem.agent.kernel import sysroot
 from fleetmem.agent.model import FAILED, UNSUPPORTED, Trouble
 
 TYPE_CHECKING = False
@@ -21,7 +21,7 @@ def unit_state(*, unit: str = "") -> UnitState:
     ``sub`` ``auto-restart`` where a unit that ended will be started again. ``restarts`` counts
     those since the unit was last started by hand.
     """
-    from fleetmem.agent.probes.systemd import ask
+    from fleetmem.agent.services.systemd import ask
 
     if not sysroot.exists("/run/systemd/system"):
         raise Trouble(UNSUPPORTED, "no_systemd: this host is not run by systemd")

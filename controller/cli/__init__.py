@@ -12,11 +12,11 @@ import sys
 from _signal import SIG_IGN, SIGINT, signal
 from collections.abc import Sequence
 
-from fleetmem.controller.cli import stdout
+from fleetmem.controller.cli.kit import stdout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fleetmem.controller.envelope import Error
+    from fleetmem.controller.answer.envelope import Error
 
 GARBAGE = 50_000
 """So many new objects before a look for unreachable ones: with 64 hosts those looks were a tenth
@@ -75,7 +75,7 @@ def _run(words: list[str]) -> int:
 def _failed(words: list[str], error: Exception) -> int:
     """Say what went wrong: one line (a list of mistakes: one each), the hint, the code."""
     from fleetmem.controller.errors import FleetError
-    from fleetmem.controller.render.safe import safe
+    from fleetmem.controller.text.safe import safe
 
     assert isinstance(error, FleetError)
     if "--debug" in words:
@@ -94,8 +94,8 @@ def _failed(words: list[str], error: Exception) -> int:
 
 
 def _print_envelope(words: list[str], exit_code: int, error: Error, output: str) -> None:
-    from fleetmem.controller.envelope import error_envelope
-    from fleetmem.controller.render.data import to_json, to_jsonl
+    from fleetmem.controller.answer.envelope import error_envelope
+    from fleetmem.controller.render.kit.data import to_json, to_jsonl
 
     command = next((word for word in words if not word.startswith("-")), "")
     envelope = error_envelope(command, exit_code, error)

@@ -7,21 +7,21 @@ from typing import TYPE_CHECKING, Any, cast
 
 import click
 
-from fleetmem.controller.audit import AuditOptions, merged
-from fleetmem.controller.cli import engine
-from fleetmem.controller.cli.live import Live
-from fleetmem.controller.cli.options import Command, Common, common, option
-from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.cli.source import scope_options, sources
-from fleetmem.controller.envelope import Envelope, finish, new_envelope, new_run
+from fleetmem.controller.answer.envelope import Envelope, finish, new_envelope, new_run
+from fleetmem.controller.answer.exit_codes import exit_code
+from fleetmem.controller.cli.kit import invoke as engine
+from fleetmem.controller.cli.kit.flags import Command, Common, common, option
+from fleetmem.controller.cli.kit.live import Live
+from fleetmem.controller.cli.kit.screen import Screen
+from fleetmem.controller.cli.kit.source import scope_options, sources
 from fleetmem.controller.errors import UsageError
-from fleetmem.controller.exit_codes import exit_code
-from fleetmem.controller.render.audit import audit_lines, audit_rows
-from fleetmem.controller.render.findings import folded_lines
-from fleetmem.controller.sources import Sources
+from fleetmem.controller.logs.audit import AuditOptions, merged
+from fleetmem.controller.logs.sources import Sources
+from fleetmem.controller.render.audit.audit import audit_lines, audit_rows
+from fleetmem.controller.render.kit.findings import folded_lines
 
 if TYPE_CHECKING:
-    from fleetmem.controller.envelope import Finding, HostEntry
+    from fleetmem.controller.answer.envelope import Finding, HostEntry
 
 STARTUP = "startup"
 
@@ -97,7 +97,7 @@ def command(
 
 
 def _check_engine(name: str | None) -> None:
-    from fleetmem.controller.startup.patterns import builtin
+    from fleetmem.controller.startup.read.patterns import builtin
 
     known = builtin().engines()
     if name is not None and name not in known:

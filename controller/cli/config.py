@@ -7,12 +7,12 @@ from typing import Any
 
 import click
 
-from fleetmem.controller.cli.options import Command, Common, common, option
-from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.envelope import finish, new_envelope, new_run
-from fleetmem.controller.render.line import Line, left
-from fleetmem.controller.render.safe import safe
-from fleetmem.controller.state_directory import state_directory
+from fleetmem.controller.answer.envelope import finish, new_envelope, new_run
+from fleetmem.controller.cli.kit.flags import Command, Common, common, option
+from fleetmem.controller.cli.kit.screen import Screen
+from fleetmem.controller.record.state_directory import state_directory
+from fleetmem.controller.render.kit.line import Line, left
+from fleetmem.controller.text.safe import safe
 
 
 @click.group(
@@ -71,7 +71,7 @@ def _option(context: click.Context, name: str) -> dict[str, Any]:
 
 
 def _inventory() -> dict[str, Any]:
-    from fleetmem.controller.inventory import find
+    from fleetmem.controller.hosts.inventory import find
 
     path, warnings = find(None)
     if path is None:

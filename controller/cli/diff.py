@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from fleetmem.controller.cli.options import Command, Common, common
-from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.diff import diff
-from fleetmem.controller.envelope import Envelope
-from fleetmem.controller.history import open_history
+from fleetmem.controller.answer.envelope import Envelope
+from fleetmem.controller.cli.kit.flags import Command, Common, common
+from fleetmem.controller.cli.kit.screen import Screen
+from fleetmem.controller.look.diff import diff
+from fleetmem.controller.record.history import open_history
 from fleetmem.controller.render.diff import diff_lines
 
 _ABOUT = """Show what changed between two snapshots, by backing, owner and place.

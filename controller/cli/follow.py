@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fleetmem.controller.cli import engine
-from fleetmem.controller.cli.live import Live
-from fleetmem.controller.cli.options import Common
-from fleetmem.controller.cli.screen import Screen
+from fleetmem.controller.cli.kit import invoke as engine
+from fleetmem.controller.cli.kit.flags import Common
+from fleetmem.controller.cli.kit.live import Live
+from fleetmem.controller.cli.kit.screen import Screen
+from fleetmem.controller.look.snapshot import SnapshotOptions
 from fleetmem.controller.render.follow import follow_lines
-from fleetmem.controller.render.snapshot_svg import snapshot_svg
-from fleetmem.controller.render.table_rows import table_rows
-from fleetmem.controller.snapshot import SnapshotOptions
+from fleetmem.controller.render.kit.table_rows import table_rows
+from fleetmem.controller.render.snapshot.snapshot_svg import snapshot_svg
 
 
 def follow(
@@ -24,7 +24,7 @@ def follow(
     screen: Screen,
 ) -> int:
     """Follow *unit* on the fleet's hosts, each time with *look*; the process status."""
-    from fleetmem.controller.follow import TIMEOUT_SECONDS, FollowOptions
+    from fleetmem.controller.look.follow.run import TIMEOUT_SECONDS, FollowOptions
 
     options = FollowOptions(unit, timeout_seconds or TIMEOUT_SECONDS, look)
     live = Live(screen, [host.name for host in fleet.hosts], common.quiet)

@@ -6,17 +6,11 @@ from typing import Any
 
 import click
 
-from fleetmem.controller.cli import engine
-from fleetmem.controller.cli.live import Live
-from fleetmem.controller.cli.options import Command, Common, common, option
-from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.envelope import (
-    HostEntry,
-    finish,
-    new_envelope,
-    new_host,
-    new_run,
-)
+from fleetmem.controller.answer.envelope import HostEntry, finish, new_envelope, new_host, new_run
+from fleetmem.controller.cli.kit import invoke as engine
+from fleetmem.controller.cli.kit.flags import Command, Common, common, option
+from fleetmem.controller.cli.kit.live import Live
+from fleetmem.controller.cli.kit.screen import Screen
 from fleetmem.controller.render.hosts import checked_lines, resolved_lines
 
 _ABOUT = """Show what a selector resolves to.

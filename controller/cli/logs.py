@@ -7,15 +7,15 @@ from typing import Any
 
 import click
 
-from fleetmem.controller.cli import engine
-from fleetmem.controller.cli.live import Live
-from fleetmem.controller.cli.options import Command, Common, common, option
-from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.cli.source import sources
+from fleetmem.controller.cli.kit import invoke as engine
+from fleetmem.controller.cli.kit.flags import Command, Common, common, option
+from fleetmem.controller.cli.kit.live import Live
+from fleetmem.controller.cli.kit.screen import Screen
+from fleetmem.controller.cli.kit.source import sources
 from fleetmem.controller.errors import UsageError
-from fleetmem.controller.log_lines import LogOptions
+from fleetmem.controller.logs.run import LogOptions
+from fleetmem.controller.logs.sources import Sources
 from fleetmem.controller.render.logs import log_lines, log_rows, troubles
-from fleetmem.controller.sources import Sources
 
 _ABOUT = """Log lines of many hosts, newest first; of a unit only its newest start.
 

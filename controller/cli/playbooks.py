@@ -7,13 +7,13 @@ from typing import Any
 
 import click
 
-from fleetmem.controller import playbook as books
-from fleetmem.controller.cli.options import Command, Common, common
-from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.envelope import Envelope, finish, new_envelope, new_run
+from fleetmem.controller.answer.envelope import Envelope, finish, new_envelope, new_run
+from fleetmem.controller.cli.kit.flags import Command, Common, common
+from fleetmem.controller.cli.kit.screen import Screen
 from fleetmem.controller.errors import EXIT_USAGE
-from fleetmem.controller.playbook_files import loaded_files, problems_of
 from fleetmem.controller.render.playbooks import checked_lines, listed_lines, shown_lines
+from fleetmem.controller.rules import playbook as books
+from fleetmem.controller.rules.playbook_files import loaded_files, problems_of
 
 
 @click.group(

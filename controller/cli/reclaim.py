@@ -8,26 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from fleetmem.controller.cli import ask, engine
-from fleetmem.controller.cli.live import Live
-from fleetmem.controller.cli.options import Command, Common, common, option, word_too_many
+from fleetmem.controller.answer.envelope import Envelope, HostEntry
+from fleetmem.controller.cli.kit import ask
+from fleetmem.controller.cli.kit import invoke as engine
+from fleetmem.controller.cli.kit.flags import Command, Common, common, option, word_too_many
+from fleetmem.controller.cli.kit.live import Live
+from fleetmem.controller.cli.kit.screen import Screen
+from fleetmem.controller.cli.kit.values import cap, host_paths, span
+from fleetmem.controller.cli.kit.values import pids as pid_list
 from fleetmem.controller.cli.reclaim_cache import check_options, reclaim_cache
-from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.cli.values import cap, host_paths, span
-from fleetmem.controller.cli.values import pids as pid_list
-from fleetmem.controller.envelope import Envelope, HostEntry
 from fleetmem.controller.errors import PlanInvalid, UsageError
-from fleetmem.controller.gpu_scope import parse as parse_gpus
+from fleetmem.controller.hosts.gpu_scope import parse as parse_gpus
 from fleetmem.controller.reclaim.options import (
     CACHE_MODES,
     POST_CHECK_SECONDS,
     UP_TO,
     ReclaimOptions,
 )
-from fleetmem.controller.render.plan import plan_lines
-from fleetmem.controller.render.question import describe, plan_hashes
-from fleetmem.controller.render.reclaim import ladder_lines
-from fleetmem.controller.render.verdicts import verdict_lines
+from fleetmem.controller.render.reclaim.plan import plan_lines
+from fleetmem.controller.render.reclaim.question import describe, plan_hashes
+from fleetmem.controller.render.reclaim.reclaim import ladder_lines
+from fleetmem.controller.render.reclaim.verdicts import verdict_lines
 
 if TYPE_CHECKING:
     from fleetmem.controller.reclaim.plan import Plan
@@ -226,7 +227,7 @@ def _stored(
     path = Path(apply)
     if path.is_file() or "/" in apply or path.suffix:
         return plan_file.read(path).plans
-    from fleetmem.controller.history import open_history
+    from fleetmem.controller.record.history import open_history
 
     history = open_history()
     try:

@@ -5,16 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fleetmem.controller.cli import ask, engine
-from fleetmem.controller.cli.live import Live
-from fleetmem.controller.cli.options import Common
-from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.envelope import HostEntry
+from fleetmem.controller.answer.envelope import HostEntry
+from fleetmem.controller.cli.kit import ask
+from fleetmem.controller.cli.kit import invoke as engine
+from fleetmem.controller.cli.kit.flags import Common
+from fleetmem.controller.cli.kit.live import Live
+from fleetmem.controller.cli.kit.screen import Screen
 from fleetmem.controller.errors import UsageError
 from fleetmem.controller.reclaim.options import ReclaimOptions
-from fleetmem.controller.render.cache import cache_plan_lines, cache_result_lines, describe_cache
-from fleetmem.controller.render.size import count
-from fleetmem.controller.settings import Event
+from fleetmem.controller.render.reclaim.cache import (
+    cache_plan_lines,
+    cache_result_lines,
+    describe_cache,
+)
+from fleetmem.controller.run.settings import Event
+from fleetmem.controller.text.sizes import count
 
 
 def check_options(options: ReclaimOptions, stored: bool) -> None:

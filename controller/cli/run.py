@@ -6,13 +6,13 @@ from typing import Any
 
 import click
 
-from fleetmem.controller.cli import engine
-from fleetmem.controller.cli.live import Live
-from fleetmem.controller.cli.options import Command, Common, common
-from fleetmem.controller.cli.screen import Screen
+from fleetmem.controller.cli.kit import invoke as engine
+from fleetmem.controller.cli.kit.flags import Command, Common, common
+from fleetmem.controller.cli.kit.live import Live
+from fleetmem.controller.cli.kit.screen import Screen
 from fleetmem.controller.errors import UsageError
-from fleetmem.controller.playbook import LOGS
-from fleetmem.controller.render.findings import folded_lines
+from fleetmem.controller.render.kit.findings import folded_lines
+from fleetmem.controller.rules.playbook import LOGS
 
 _ABOUT = """Read what a playbook needs on every host, and judge it. Changes nothing.
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import click
 
-from fleetmem.controller.cli.options import Command, Common, common, option
-from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.envelope import Envelope, finish, new_envelope, new_run
+from fleetmem.controller.answer.envelope import Envelope, finish, new_envelope, new_run
+from fleetmem.controller.cli.kit.flags import Command, Common, common, option
+from fleetmem.controller.cli.kit.screen import Screen
 from fleetmem.controller.errors import UsageError
-from fleetmem.controller.history import open_history
+from fleetmem.controller.record.history import open_history
 from fleetmem.controller.render.runs import recorded_lines, run_rows, runs_data
 
 
@@ -62,7 +62,7 @@ def show_run(common: Common, run: str) -> int:
 
 def _picture(envelope: Envelope) -> str:
     """The table of a recorded snapshot; UsageError where the run has none."""
-    from fleetmem.controller.render.snapshot_svg import snapshot_svg
+    from fleetmem.controller.render.snapshot.snapshot_svg import snapshot_svg
 
     run = envelope["run"]
     if run["command"] != "snapshot" and not any("snapshot" in row for row in envelope["hosts"]):

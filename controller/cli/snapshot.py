@@ -7,17 +7,17 @@ from typing import Any
 
 import click
 
-from fleetmem.controller.cli import engine
 from fleetmem.controller.cli.follow import follow
-from fleetmem.controller.cli.live import Live
-from fleetmem.controller.cli.options import Command, Common, common, option, word_too_many
-from fleetmem.controller.cli.screen import Screen
-from fleetmem.controller.cli.values import host_paths, span
+from fleetmem.controller.cli.kit import invoke as engine
+from fleetmem.controller.cli.kit.flags import Command, Common, common, option, word_too_many
+from fleetmem.controller.cli.kit.live import Live
+from fleetmem.controller.cli.kit.screen import Screen
+from fleetmem.controller.cli.kit.values import host_paths, span
 from fleetmem.controller.errors import UsageError
-from fleetmem.controller.render.snapshot import host_lines, snapshot_lines
-from fleetmem.controller.render.snapshot_svg import snapshot_svg
-from fleetmem.controller.render.table_rows import table_rows
-from fleetmem.controller.snapshot import NUMA_MAPS, SnapshotOptions
+from fleetmem.controller.look.snapshot import NUMA_MAPS, SnapshotOptions
+from fleetmem.controller.render.kit.table_rows import table_rows
+from fleetmem.controller.render.snapshot.snapshot import host_lines, snapshot_lines
+from fleetmem.controller.render.snapshot.snapshot_svg import snapshot_svg
 
 _ABOUT = """Show every byte of host and GPU memory by backing, owner, place and lifetime.
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from fleetmem.controller.reclaim.rules import protection, rules
 
 if TYPE_CHECKING:
-    from fleetmem.controller.history import History
     from fleetmem.controller.reclaim.classify import Classified
     from fleetmem.controller.reclaim.survey import Survey
+    from fleetmem.controller.record.history import History
 
 IDLE_LIMIT_BYTES = 1 << 30
 """More than this is no idle GPU's, whoever is not seen to hold it."""

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from fleetmem.controller.reclaim.verdict import PINNED_AFTER_SECONDS
 
 if TYPE_CHECKING:
-    from fleetmem.controller.envelope import Rung
+    from fleetmem.controller.answer.envelope import Rung
+    from fleetmem.controller.contact.session import Session
     from fleetmem.controller.reclaim.options import ReclaimOptions
     from fleetmem.controller.reclaim.plan import Plan
     from fleetmem.controller.reclaim.survey import Survey
-    from fleetmem.controller.session import Session
 
 Emit = Callable[[dict[str, Any]], None]
 Trail = Callable[[dict[str, Any]], None]

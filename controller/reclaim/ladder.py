@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from fleetmem.controller import gather
+from fleetmem.controller.contact import gather
 from fleetmem.controller.reclaim import signalling
 from fleetmem.controller.reclaim.classify import classify
 from fleetmem.controller.reclaim.rules import rules
@@ -25,7 +25,7 @@ from fleetmem.controller.reclaim.verdict import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fleetmem.controller.envelope import Rung
+    from fleetmem.controller.answer.envelope import Rung
     from fleetmem.controller.reclaim.climb import Climb
     from fleetmem.controller.reclaim.plan import Plan, Target
     from fleetmem.controller.reclaim.survey import Survey

@@ -18,7 +18,7 @@ CACHE_MODES: tuple[CacheMode, ...] = ("auto", "migrate", "drop")
 class ReclaimOptions:
     """Scope, ladder and caution of one reclaim; the defaults touch leftovers only.
 
-    ``gpu`` is the text of ``--gpu`` (see :mod:`fleetmem.controller.gpu_scope`).
+    ``gpu`` is the text of ``--gpu`` (see :mod:`fleetmem.controller.hosts.gpu_scope`).
     ``release_timeout_seconds`` ``None``: as long as predicted. ``max_fail`` is a count
     (``"3"``) or a share of the targeted hosts (``"10%"``). ``canary`` hosts go first, alone;
     0 means no canary. ``override_protected`` names the protected pids that may be touched.

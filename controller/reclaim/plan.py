@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from fleetmem.controller import errors, gpu_scope
+from fleetmem.controller import errors
+from fleetmem.controller.hosts import gpu_scope
 from fleetmem.controller.reclaim.bound import make_bound
 
 if TYPE_CHECKING:

@@ -121,7 +121,7 @@ def _plan(row: dict[str, Any]) -> Plan:
 
 
 def _member(row: dict[str, Any]) -> Member:
-    from fleetmem.controller.gather import misfit
+    from fleetmem.controller.contact.gather import misfit
 
     reading = {"processes": [row["process"]], "gone": [], "denied": 0}
     problem = misfit("processes.identity", reading)

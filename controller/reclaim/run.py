@@ -9,10 +9,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from fleetmem.controller import envelope as env
-from fleetmem.controller import errors, gather, gpu_scope, link
-from fleetmem.controller.aggregate import fold_numbers
-from fleetmem.controller.exit_codes import exit_code
+from fleetmem.controller import errors
+from fleetmem.controller.answer import envelope as env
+from fleetmem.controller.answer.exit_codes import exit_code
+from fleetmem.controller.answer.fold import fold_numbers
+from fleetmem.controller.contact import gather, link
+from fleetmem.controller.hosts import gpu_scope
 from fleetmem.controller.reclaim import baseline
 from fleetmem.controller.reclaim.classify import Classified, classify
 from fleetmem.controller.reclaim.climb import Climb
@@ -26,18 +28,18 @@ from fleetmem.controller.reclaim.verdict import (
     pending,
     planned,
 )
-from fleetmem.controller.runner import FAILURES, HostEnd, failure_cap, run_hosts
+from fleetmem.controller.run.fanout import FAILURES, HostEnd, failure_cap, run_hosts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fleetmem.controller.envelope import Envelope, HostEntry
-    from fleetmem.controller.history import History
-    from fleetmem.controller.inventory import Host
+    from fleetmem.controller.answer.envelope import Envelope, HostEntry
+    from fleetmem.controller.hosts.inventory import Host
     from fleetmem.controller.reclaim.options import ReclaimOptions
     from fleetmem.controller.reclaim.plan import Plan
     from fleetmem.controller.reclaim.survey import Survey
-    from fleetmem.controller.settings import Approve, FleetSettings, OnEvent
+    from fleetmem.controller.record.history import History
+    from fleetmem.controller.run.settings import Approve, FleetSettings, OnEvent
 
 _LADDER_SLACK_SECONDS = 60.0
 
@@ -334,7 +336,7 @@ class ReclaimRun:
     # --- keeping records -------------------------------------------------------------------
 
     def _open_history(self) -> History | None:
-        from fleetmem.controller.history import open_history, open_or_warn
+        from fleetmem.controller.record.history import open_history, open_or_warn
 
         folder = self.settings.history_dir
         if self.options.dry_run:

@@ -11,7 +11,7 @@ from fleetmem.controller.reclaim.verdict import ADVICE, GpuJudgement, worst
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fleetmem.controller.envelope import Reclaim, Rung, Spared, Target
+    from fleetmem.controller.answer.envelope import Reclaim, Rung, Spared, Target
     from fleetmem.controller.reclaim.classify import Member
     from fleetmem.controller.reclaim.plan import Plan
     from fleetmem.controller.reclaim.survey import Survey

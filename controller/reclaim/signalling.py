@@ -5,7 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any
 
-from fleetmem.controller import errors, gather
+from fleetmem.controller import errors
+from fleetmem.controller.contact import gather
 
 if TYPE_CHECKING:
     from fleetmem.controller.reclaim.climb import Climb

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fleetmem.controller.integrated import has_no_memory
+from fleetmem.controller.memory.integrated import has_no_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

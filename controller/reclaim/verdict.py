@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fleetmem.controller.envelope import VERDICTS, Verdict
+from fleetmem.controller.answer.envelope import VERDICTS, Verdict
 from fleetmem.controller.reclaim.bound import TOLERANCE_BYTES, beside_lists, may_be_unlisted
 from fleetmem.controller.reclaim.survey import HEIR_CTL_BYTES
-from fleetmem.controller.render.size import count, gib
+from fleetmem.controller.text.sizes import count, gib
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

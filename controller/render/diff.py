@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fleetmem.controller.aggregate import fold_hosts, span, template
-from fleetmem.controller.envelope import Envelope, HostEntry
-from fleetmem.controller.memory_shapes import Change
-from fleetmem.controller.render.findings import finding_lines, finding_steps
-from fleetmem.controller.render.line import WIDTH, Line, cells, left, right, wrap
-from fleetmem.controller.render.safe import safe
-from fleetmem.controller.render.size import GIB, NONE, count
+from fleetmem.controller.answer.envelope import Envelope, HostEntry
+from fleetmem.controller.answer.fold import fold_hosts, span, template
+from fleetmem.controller.memory.parts import Change
+from fleetmem.controller.render.kit.findings import finding_lines, finding_steps
+from fleetmem.controller.render.kit.line import WIDTH, Line, cells, left, right, wrap
+from fleetmem.controller.text.safe import safe
+from fleetmem.controller.text.sizes import GIB, NONE, count
 
 _HOSTS = 18
 _OWNER = 25

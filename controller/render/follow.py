@@ -5,15 +5,15 @@ from __future__ import annotations
 import shlex
 from collections.abc import Sequence
 
-from fleetmem.controller.aggregate import fold_hosts, template
-from fleetmem.controller.envelope import Envelope, HostEntry, new_envelope
-from fleetmem.controller.memory_shapes import PhaseMark, PhaseTaken
+from fleetmem.controller.answer.envelope import Envelope, HostEntry, new_envelope
+from fleetmem.controller.answer.fold import fold_hosts, template
+from fleetmem.controller.memory.parts import PhaseMark, PhaseTaken
 from fleetmem.controller.render.diff import diff_lines
-from fleetmem.controller.render.findings import finding_lines, finding_steps
-from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
-from fleetmem.controller.render.safe import safe
-from fleetmem.controller.render.snapshot import look_lines
-from fleetmem.controller.startup.prefix import pieces, split_head
+from fleetmem.controller.render.kit.findings import finding_lines, finding_steps
+from fleetmem.controller.render.kit.line import WIDTH, Line, left, right, wrap
+from fleetmem.controller.render.snapshot.snapshot import look_lines
+from fleetmem.controller.startup.read.prefix import pieces, split_head
+from fleetmem.controller.text.safe import safe
 
 ORDER = ("before-load", "after-load", "after-init", "failed")
 _HOSTS = 18

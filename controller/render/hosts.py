@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from fleetmem.controller.aggregate import fold_equal, fold_hosts, fold_names
-from fleetmem.controller.envelope import Envelope, HostEntry, Resolved, reading_of
-from fleetmem.controller.render.line import WIDTH, Line, cells, left, right, wrap
-from fleetmem.controller.render.plan import hosts_first
-from fleetmem.controller.render.safe import safe
-from fleetmem.controller.render.size import NONE, count, gib
+from fleetmem.controller.answer.envelope import Envelope, HostEntry, Resolved, reading_of
+from fleetmem.controller.answer.fold import fold_equal, fold_hosts, fold_names
+from fleetmem.controller.render.kit.line import WIDTH, Line, cells, left, right, wrap
+from fleetmem.controller.render.reclaim.plan import hosts_first
+from fleetmem.controller.text.safe import safe
+from fleetmem.controller.text.sizes import NONE, count, gib
 
 _HOSTS = 24
 _RANKS = ("failed", "timed_out", "unknown", "partial", "unreachable", "not_attempted", "ok")

@@ -9,11 +9,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-from fleetmem.controller.aggregate import fold_hosts
-from fleetmem.controller.envelope import Envelope, HostEntry
-from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
-from fleetmem.controller.render.safe import safe
-from fleetmem.controller.render.size import count
+from fleetmem.controller.answer.envelope import Envelope, HostEntry
+from fleetmem.controller.answer.fold import fold_hosts
+from fleetmem.controller.render.kit.line import WIDTH, Line, left, right, wrap
+from fleetmem.controller.text.safe import safe
+from fleetmem.controller.text.sizes import count
 
 _HOSTS = 20
 _MOST_TEXT = 2000

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from fleetmem.controller.playbook import Condition, Listed, Playbook, Rule
-from fleetmem.controller.playbook_words import shown_value
-from fleetmem.controller.render.findings import MARKS
-from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
-from fleetmem.controller.render.safe import safe
-from fleetmem.controller.render.size import count
-from fleetmem.controller.yaml_nodes import Problem
+from fleetmem.controller.render.kit.findings import MARKS
+from fleetmem.controller.render.kit.line import WIDTH, Line, left, right, wrap
+from fleetmem.controller.rules.playbook import Condition, Listed, Playbook, Rule
+from fleetmem.controller.rules.wording import shown_value
+from fleetmem.controller.text.safe import safe
+from fleetmem.controller.text.sizes import count
+from fleetmem.controller.text.yaml_nodes import Problem
 
 
 def listed_lines(found: Sequence[Listed]) -> list[Line]:

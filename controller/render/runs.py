@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fleetmem.controller.envelope import Envelope
-from fleetmem.controller.render.audit import audit_lines
-from fleetmem.controller.render.cache import cache_plan_lines, cache_result_lines
-from fleetmem.controller.render.findings import folded_lines
+from fleetmem.controller.answer.envelope import Envelope
+from fleetmem.controller.render.audit.audit import audit_lines
 from fleetmem.controller.render.follow import follow_lines
 from fleetmem.controller.render.hosts import checked_lines
-from fleetmem.controller.render.line import WIDTH, Line, left, right, wrap
-from fleetmem.controller.render.reclaim import reclaim_lines
-from fleetmem.controller.render.safe import safe
-from fleetmem.controller.render.size import NONE
-from fleetmem.controller.render.snapshot import snapshot_lines
+from fleetmem.controller.render.kit.findings import folded_lines
+from fleetmem.controller.render.kit.line import WIDTH, Line, left, right, wrap
+from fleetmem.controller.render.reclaim.cache import cache_plan_lines, cache_result_lines
+from fleetmem.controller.render.reclaim.reclaim import reclaim_lines
+from fleetmem.controller.render.snapshot.snapshot import snapshot_lines
+from fleetmem.controller.text.safe import safe
+from fleetmem.controller.text.sizes import NONE
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fleetmem.controller.history import RunRow
+    from fleetmem.controller.record.history import RunRow
 
 
 def run_rows(runs: Sequence[RunRow]) -> list[Line]:

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Sequence
 from typing import IO, Any
 
 from fleetmem.controller.errors import LogUnreadable
-
-from .group import outliers
-from .judge import judge
-from .model import Startup
-from .parse import Parser
-from .patterns import Patterns
-from .split import by_engine
+from fleetmem.controller.startup.judge.across_hosts import outliers
+from fleetmem.controller.startup.judge.diagnose import judge
+from fleetmem.controller.startup.model import Startup
+from fleetmem.controller.startup.read.parse import Parser
+from fleetmem.controller.startup.read.patterns import Patterns
+from fleetmem.controller.startup.read.split import by_engine
 
 READ_BYTES = 1 << 20
 

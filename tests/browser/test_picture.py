@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from fleetmem.controller.render.snapshot_svg import WIDTH, snapshot_svg
-from tests.unit.test_snapshot_screen import envelope, story
+from fleetmem.controller.render.snapshot.snapshot_svg import WIDTH, snapshot_svg
+from tests.unit.render.test_snapshot_screen import envelope, story
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 PAGE = """<!DOCTYPE html><meta charset="utf-8"><body style="margin:0"><pre id="said"></pre>

@@ -10,12 +10,12 @@ from contextlib import asynccontextmanager
 from functools import cache
 from pathlib import Path
 
-from fleetmem.controller import payload as made
-from fleetmem.controller.inventory import Host
-from fleetmem.controller.launch import Way
-from fleetmem.controller.payload import Payload
-from fleetmem.controller.session import Session
-from fleetmem.controller.transport import Connection, ConnectSettings, connect
+from fleetmem.controller.contact import payload as made
+from fleetmem.controller.contact.launch import Way
+from fleetmem.controller.contact.payload import Payload
+from fleetmem.controller.contact.session import Session
+from fleetmem.controller.contact.transport import Connection, ConnectSettings, connect
+from fleetmem.controller.hosts.inventory import Host
 
 CALLS = '''
 from __future__ import annotations

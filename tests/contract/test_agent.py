@@ -20,9 +20,9 @@ import pytest
 
 from fleetmem.agent import wire
 from fleetmem.controller import errors
-from fleetmem.controller.inventory import Host
-from fleetmem.controller.launch import Way, command_line
-from fleetmem.controller.session import Session
+from fleetmem.controller.contact.launch import Way, command_line
+from fleetmem.controller.contact.session import Session
+from fleetmem.controller.hosts.inventory import Host
 from tests.contract import agent_trial as trial
 
 
@@ -561,7 +561,7 @@ def test_wrong_parts_do_not_run() -> None:
 
 
 def test_payload_is_small_and_repeatable() -> None:
-    from fleetmem.controller import payload as made
+    from fleetmem.controller.contact import payload as made
 
     first = made.build()
     assert made.build() == first

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from fleetmem import agent
-from fleetmem.agent.probes.journal_find import SIGNATURE
+from fleetmem.agent.logs.find import SIGNATURE
 from tests.contract.test_probes_on_old_python import VERSIONS, interpreter
 
 SCRIPT = """
 import sys
 BEFORE = set(sys.modules)
 sys.path.insert(0, sys.argv[1])
-from fleetmem.agent import sysroot, wire
+from fleetmem.agent.kernel import sysroot; from fleetmem.agent import wire
 from fleetmem.agent.declare import find
 sysroot.ROOT = sys.argv[2]
 rows = []

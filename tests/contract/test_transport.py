@@ -10,9 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetmem.controller.errors import CommandFailed, SessionLost
-from fleetmem.controller.inventory import Host
-from fleetmem.controller.transport import (
+from fleetmem.controller.contact.transport import (
     STDERR_BYTES,
     Channel,
     Connection,
@@ -20,6 +18,8 @@ from fleetmem.controller.transport import (
     Exit,
     connect,
 )
+from fleetmem.controller.errors import CommandFailed, SessionLost
+from fleetmem.controller.hosts.inventory import Host
 from tests.contract import sshd
 
 Work = Callable[[Connection], Awaitable[None]]

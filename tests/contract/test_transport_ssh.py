@@ -17,8 +17,8 @@ from pathlib import Path
 import pytest
 
 from fleetmem.controller import errors
-from fleetmem.controller.inventory import Host
-from fleetmem.controller.transport import ConnectSettings, Exit, connect
+from fleetmem.controller.contact.transport import ConnectSettings, Exit, connect
+from fleetmem.controller.hosts.inventory import Host
 from tests.contract import sshd
 from tests.contract.sshd import Sshd, keygen, running
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from tests.lab import api
 from tests.lab.hogs import KINDS
-from tests.lab.numa_arch import ARCHS
+from tests.lab.numa.arch import ARCHS
 
 
 def main(argv: list[str]) -> int:

@@ -22,9 +22,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from tests.lab import kernel, numa_arch, state, systemd_host
-from tests.lab.build import LabError
+from tests.lab import state
 from tests.lab.hogs import Hog, hog_command, parse_hog
+from tests.lab.making import kernel, systemd_host
+from tests.lab.making.build import LabError
+from tests.lab.numa import arch as numa_arch
 from tests.lab.signals import Signal, read_signals
 
 __all__ = ["Address", "Hog", "Lab", "LabError", "Signal", "attach", "down", "lab", "up"]
@@ -207,7 +209,7 @@ def up(
     with ours:
         with theirs:
             subprocess.Popen(
-                [sys.executable, "-m", "tests.lab.keeper", json.dumps(wish)],
+                [sys.executable, "-m", "tests.lab.making.keeper", json.dumps(wish)],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.DEVNULL,
                 stderr=subprocess.DEVNULL,

@@ -297,7 +297,7 @@ def liar(lie: str) -> Prepare:
     """A host whose agent is somebody else's; see liar.py."""
 
     def prepare(lab: api.Lab, host: str, _folder: Path) -> dict[str, Any]:
-        text = (Path(__file__).parent / "liar.py").read_text("utf-8")
+        text = (Path(__file__).parent / "inside" / "liar.py").read_text("utf-8")
         script(lab, host, "liar.py", text)
         line = f'#!/bin/sh\nexec python3 -S /run/host/liar.py {lie} "$@"\n'
         return {"python": script(lab, host, f"lie-{lie}", line)}

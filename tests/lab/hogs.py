@@ -7,7 +7,7 @@ import shlex
 import subprocess
 from dataclasses import dataclass
 
-from tests.lab.build import LabError
+from tests.lab.making.build import LabError
 
 KINDS = (
     "plain",

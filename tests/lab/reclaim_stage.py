@@ -217,7 +217,7 @@ def own_holder(
 
     *more*: words for own_holder.py.
     """
-    script = (Path(__file__).parent / "own_holder.py").read_text("utf-8")
+    script = (Path(__file__).parent / "inside" / "own_holder.py").read_text("utf-8")
     made = "umask 0; : >/tmp/own-pids; : >/tmp/own-terms; cat >/tmp/own.py"
     assert lab.exec(host, "sh", "-c", made, stdin=script).returncode == 0
     words = f"/tmp/own.py {gpu} {size_bytes} {rule} {more}"

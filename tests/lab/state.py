@@ -10,9 +10,9 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from tests.lab import kernel
-from tests.lab.build import LabError
-from tests.lab.files import HostSpec, put
+from tests.lab.making import kernel
+from tests.lab.making.build import LabError
+from tests.lab.making.files import HostSpec, put
 
 LOCK, RECORD = "lab.lock", "lab.json"
 CLIENT = ("id_ed25519", "id_ed25519.pub", "known_hosts", "inventory.yaml")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab import numa_arch
+from tests.lab.numa import arch as numa_arch
 from tests.numa.machine import MIB, PLACE, Machine
 
 pytestmark = pytest.mark.lab
@@ -33,7 +33,7 @@ for at in {TOUCHED}:
 BOTH_WAYS = f"""
 import json, os, sys
 sys.path.insert(0, {PLACE!r})
-from fleetmem.agent import pages
+from fleetmem.agent.page_cache import pages
 fd = os.open({SPARSE!r}, os.O_RDONLY)
 size = os.fstat(fd).st_size
 by_mincore, by_node = [], {{}}

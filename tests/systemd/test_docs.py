@@ -6,7 +6,7 @@ import shlex
 
 import pytest
 
-from tests.lab.test_docs import UNIT, commands
+from tests.lab.self.test_docs import UNIT, commands
 from tests.systemd.world import World, start_up
 
 pytestmark = pytest.mark.lab

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab import api, kernel, systemd_host
+from tests.lab import api
+from tests.lab.making import kernel, systemd_host
 from tests.systemd.world import FIRST, World
 
 pytestmark = pytest.mark.lab

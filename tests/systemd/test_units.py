@@ -12,12 +12,12 @@ from typing import Any
 
 import pytest
 
-from fleetmem.controller.startup.parse import parse
+from fleetmem.controller.startup.read.parse import parse
 from tests.systemd.world import FIRST, World, start_up
 
 pytestmark = pytest.mark.lab
 
-FIXTURE = Path(__file__).parent.parent / "unit" / "startup_fixtures" / "incident.log"
+FIXTURE = Path(__file__).parent.parent / "unit" / "startup" / "startup_fixtures" / "incident.log"
 
 
 def figures(inv: dict[str, Any]) -> tuple[Any, ...]:

@@ -1,0 +1,1 @@
+"""What the kernel says: processes, mappings, control groups, sockets, NUMA settings."""

@@ -1,0 +1,228 @@
+"""What /proc says of processes and their tasks: states, parents, start times, open files."""
+
+from __future__ import annotations
+
+import os
+
+from fleetmem.agent.kernel import sysroot
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+
+KTHREAD = 0x00200000
+KCMP_FILES = 2
+KCMP_NUMBERS = {"x86_64": 312, "aarch64": 272, "ppc64le": 354, "s390x": 343, "riscv64": 272}
+ENDED = "ZXx"
+
+
+class Stat:
+    """The fields of /proc/PID/stat that matter here; ``start_time`` in ticks since boot."""
+
+    __slots__ = (
+        "comm",
+        "flags",
+        "pgid",
+        "pid",
+        "ppid",
+        "sid",
+        "start_time",
+        "state",
+        "threads",
+    )
+
+    def __init__(self, data: bytes) -> None:
+        """ValueError where *data* is no stat line (the process went away)."""
+        head, _, tail = data.rpartition(b")")
+        number, _, comm = head.partition(b" (")
+        fields = tail.split()
+        if len(fields) < 20:
+            raise ValueError("not a stat line")
+        self.pid = int(number)
+        self.comm = comm.decode("utf-8", "replace")
+        self.state = fields[0].decode()
+        self.ppid = int(fields[1])
+        self.pgid = int(fields[2])
+        self.sid = int(fields[3])
+        self.flags = int(fields[6])
+        self.threads = int(fields[17])
+        self.start_time = int(fields[19])
+
+
+def stat(pid: int, dir_fd: Optional[int] = None) -> Optional[Stat]:
+    """One process, ``None`` where it does not exist (any more) or cannot be seen."""
+    try:
+        if dir_fd is None:
+            return Stat(sysroot.read("/proc/%d/stat" % pid))
+        return Stat(sysroot.read("stat", dir_fd=dir_fd))
+    except (OSError, ValueError):
+        return None
+
+
+def own_proc() -> bool:
+    """Whether /proc tells of the pid namespace that this process itself is in."""
+    try:
+        return sysroot.link("/proc/self") == str(os.getpid())
+    except OSError:
+        return False
+
+
+def hidden(pid: int) -> bool:
+    """Whether a process exists that /proc does not show to this user (hidepid)."""
+    if sysroot.exists("/proc/%d/stat" % pid) or not own_proc():
+        return False
+    try:
+        os.getpgid(pid)
+    except (OSError, OverflowError):
+        return False
+    return True
+
+
+def task_ids(pid: int) -> List[int]:
+    """Tasks of a process, leader first; empty where it is gone."""
+    try:
+        found = [int(name) for name in sysroot.names("/proc/%d/task" % pid)]
+    except OSError:
+        return []
+    found.sort(key=lambda tid: (tid != pid, tid))
+    return found
+
+
+def task_states(pid: int) -> List[Tuple[int, str]]:
+    """(task, kernel's letter) of each task that is still there."""
+    found = []
+    for tid in task_ids(pid):
+        try:
+            data = sysroot.read("/proc/%d/task/%d/stat" % (pid, tid))
+            found.append((tid, Stat(data).state))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def live_task(of: Stat) -> Optional[int]:
+    """A task that has not ended (the leader where it has not), ``None`` if all have."""
+    if of.state not in ENDED:
+        return of.pid
+    if of.threads <= 1:
+        # The leader is counted until it is reaped: one means that it is alone.
+        return None
+    for tid, state in task_states(of.pid):
+        if state not in ENDED:
+            return tid
+    return None
+
+
+class Table:
+    """Processes as they were when first asked for: each stat is read once."""
+
+    __slots__ = ("_alive", "_complete", "_known")
+
+    def __init__(self) -> None:
+        self._known: Dict[int, Optional[Stat]] = {}
+        self._alive: Dict[int, bool] = {}
+        self._complete = False
+
+    def get(self, pid: int) -> Optional[Stat]:
+        """One process or ``None``."""
+        if pid not in self._known:
+            self._known[pid] = stat(pid)
+        return self._known[pid]
+
+    def everyone(self) -> List[Stat]:
+        """All processes of the pid namespace."""
+        if not self._complete:
+            for pid in sysroot.pids():
+                self.get(pid)
+            self._complete = True
+        return [found for found in self._known.values() if found is not None]
+
+    def alive(self, pid: int) -> bool:
+        """True while any task of the process has not ended."""
+        if pid not in self._alive:
+            found = self.get(pid)
+            self._alive[pid] = found is not None and live_task(found) is not None
+        return self._alive[pid]
+
+
+class _Kcmp:
+    """kcmp(2); ``same`` is ``None`` where the kernel does not say."""
+
+    __slots__ = ("call", "number")
+
+    def __init__(self) -> None:
+        self.call: Any = None
+        self.number = KCMP_NUMBERS.get(os.uname().machine, 0)
+        if not self.number or not own_proc():
+            return  # numbers of another namespace's /proc would name other tasks
+        from fleetmem.agent.kernel import clib
+
+        self.call = clib.function("syscall", *[clib.c_long] * 6, result=clib.c_long)
+
+    def same(self, one: int, other: int) -> Optional[bool]:
+        """Whether two tasks share one table of open files."""
+        if self.call is None:
+            return None
+        rc = self.call(self.number, one, other, KCMP_FILES, 0, 0)
+        return None if rc < 0 else rc == 0
+
+
+def _tids(pid: int, proc_fd: int) -> List[int]:
+    """Tasks of a process. A folder of one task has three links, and need not be listed."""
+    if os.stat("task", dir_fd=proc_fd).st_nlink == 3:
+        return [pid]
+    place = sysroot.open_dir("task", proc_fd)
+    try:
+        return [int(name) for name in os.listdir(place)]
+    finally:
+        os.close(place)
+
+
+_kcmp: Optional[_Kcmp] = None
+
+
+def tables(pid: int, proc_fd: int, denied: Set[int]) -> Iterator[Tuple[int, int, List[str]]]:
+    """(task, descriptor of its fd directory, its fds) for each table of open files of *pid*.
+
+    *proc_fd* is a descriptor of /proc/PID. Tasks that share a table are seen once where
+    kcmp is allowed. A leader that has exited has no table (as an ordinary user EACCES), so
+    every task is tried. *denied* gets the pid where no task's files could be listed; root
+    may list what it may not follow, so a caller adds the pid where a link is refused.
+    The descriptor is closed when the next item is asked for.
+    """
+    global _kcmp  # noqa: PLW0603 - one libc for the life of the process
+    try:
+        tids = _tids(pid, proc_fd)
+    except OSError:
+        return
+    seen: List[int] = []
+    readable = refused = False
+    for tid in tids:
+        if seen:
+            if _kcmp is None:
+                _kcmp = _Kcmp()
+            if any(_kcmp.same(other, tid) for other in seen):
+                continue
+        try:
+            place = sysroot.open_dir("fd" if tid == pid else "task/%d/fd" % tid, proc_fd)
+        except PermissionError:
+            refused = True
+            continue
+        except OSError:
+            continue
+        try:
+            try:
+                found = os.listdir(place)
+            except PermissionError:
+                refused = True
+                continue
+            except OSError:
+                continue
+            readable = True
+            if found:
+                seen.append(tid)
+                yield tid, place, found
+        finally:
+            os.close(place)
+    if refused and not readable:
+        denied.add(pid)

@@ -1,0 +1,1 @@
+"""Finding, reading and keeping lines of logs on a host."""

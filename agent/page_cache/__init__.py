@@ -1,0 +1,1 @@
+"""Which pages of which files are in memory, and where."""

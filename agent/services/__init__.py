@@ -1,0 +1,1 @@
+"""What runs beside the agent: NVML, systemd, container runtimes, programs it starts."""

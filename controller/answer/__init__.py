@@ -1,0 +1,1 @@
+"""The stable answer: envelope, exit status, folding of equal results (pure)."""

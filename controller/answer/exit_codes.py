@@ -1,0 +1,71 @@
+"""From an envelope to the process status. Pure; ``docs/exit-codes.md`` explains it to people."""
+
+from __future__ import annotations
+
+from fleetmem.controller import errors
+from fleetmem.controller.answer.envelope import Envelope, HostEntry, Verdict
+
+SEVERITIES = ("info", "warn", "critical")
+
+VERDICT_CODES: dict[Verdict, int] = {
+    "unknown": errors.EXIT_UNKNOWN,
+    "driver_wedged": errors.EXIT_NOT_RECOVERED,
+    "unkillable": errors.EXIT_NOT_RECOVERED,
+    "kernel_pinned": errors.EXIT_NOT_RECOVERED,
+    "respawned": errors.EXIT_NOT_RECOVERED,
+    "held_by": errors.EXIT_NOT_RECOVERED,
+    "host_pages": errors.EXIT_NOT_RECOVERED,
+    "cannot_attribute": errors.EXIT_NOT_RECOVERED,
+    "not_permitted": errors.EXIT_REFUSED,
+    "protected": errors.EXIT_REFUSED,
+    "drain_refused": errors.EXIT_REFUSED,
+    "releasing": errors.EXIT_NOT_RECOVERED,
+    "planned": errors.EXIT_OK,
+    "reclaimed": errors.EXIT_OK,
+    "nothing_to_do": errors.EXIT_OK,
+}
+"""What a host's verdict makes of the run; ``planned`` is 6 only where that was asked for."""
+
+
+def exit_code(
+    envelope: Envelope,
+    *,
+    plan_only: bool = False,
+    fail_on: str | None = None,
+    interrupted: int | None = None,
+) -> int:
+    """The status of a run over its hosts, verdicts and findings.
+
+    *plan_only*: a plan with targets that was not applied counts as 6. *fail_on* is a
+    severity; *interrupted* the code of the signal that ended the run.
+    """
+    codes = {code for entry in envelope["hosts"] for code in _codes(entry, plan_only)}
+    if fail_on is not None and any(
+        SEVERITIES.index(finding["severity"]) >= SEVERITIES.index(fail_on)
+        for finding in envelope["findings"]
+    ):
+        codes.add(errors.EXIT_NOT_RECOVERED)
+    if interrupted is not None:
+        codes.add(interrupted)
+    return errors.exit_code_over((entry["outcome"] for entry in envelope["hosts"]), codes)
+
+
+def _codes(entry: HostEntry, plan_only: bool) -> set[int]:
+    codes: set[int] = set()
+    if entry["error"] is not None:
+        codes.add(error_exit_code(entry["error"]["code"]))
+    if "reclaim" in entry:
+        verdict = entry["reclaim"]["verdict"]
+        check = entry["reclaim"].get("cache", {}).get("post_check")
+        if check is not None and not check["answered"]:
+            codes.add(errors.EXIT_NOT_RECOVERED)
+        codes.add(VERDICT_CODES[verdict])
+        if plan_only and verdict == "planned":
+            codes.add(errors.EXIT_PLAN_ONLY)
+    return codes
+
+
+def error_exit_code(code: str) -> int:
+    """The exit code of an error by its word; 3 for a word that this version does not know."""
+    known = {word: number for word, number, _, _ in errors.rows()}
+    return known.get(code, errors.EXIT_SOME_FAILED)

@@ -1,0 +1,128 @@
+"""Options that say whose log is meant: the same on ``logs`` and ``audit``."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from typing import Any
+
+import click
+
+from fleetmem.controller.cli.kit.flags import option
+from fleetmem.controller.errors import UsageError
+from fleetmem.controller.logs.sources import Sources
+
+_INVOCATION = re.compile(r"all\Z|[0-9]{1,4}\Z|[0-9a-f]{32}\Z")
+
+
+def invocation(value: str) -> str:
+    """``0`` (newest), ``1`` or ``-1`` (the one before) …, ``all``, or systemd's id."""
+    word = value.strip().lower().replace("-", "")
+    if not _INVOCATION.match(word):
+        raise click.BadParameter(f"{value!r} is neither 0, 1 …, all nor an id of 32 hex digits")
+    return word
+
+
+def only_units(wanted: Sources) -> None:
+    """UsageError where an option would say nothing of the files and containers it stands beside."""
+    for option_name in scope_options(wanted):
+        if (wanted.files or wanted.containers) and not wanted.units:
+            raise UsageError(
+                f"{option_name} is about units: a file and a container have no journal here"
+            )
+
+
+def scope_options(wanted: Sources) -> list[str]:
+    """The options given that choose among a unit's starts and journal."""
+    given = {
+        "--invocation": wanted.invocation not in (None, "0", "all"),
+        "--since": wanted.since is not None,
+        "--boot": wanted.boot is not None,
+        "--user-unit-of": wanted.user is not None,
+        "--directory": wanted.directory is not None,
+    }
+    return [name for name, there in given.items() if there]
+
+
+def sources(function: Callable[..., int]) -> Any:
+    """Give a command the options of a log's source as one :class:`Sources`, ``wanted``."""
+
+    @functools.wraps(function)
+    def call(**values: Any) -> int:
+        wanted = Sources(
+            units=values.pop("units"),
+            files=values.pop("files"),
+            containers=values.pop("containers"),
+            user=values.pop("unit_user"),
+            invocation=values.pop("invocation"),
+            boot=values.pop("boot"),
+            since=values.pop("since"),
+            directory=values.pop("directory"),
+        )
+        only_units(wanted)
+        return function(wanted=wanted, **values)
+
+    decorated: Any = call
+    for add in reversed(_options()):
+        decorated = add(decorated)
+    return decorated
+
+
+def _options() -> list[Callable[[Any], Any]]:
+    return [
+        option(
+            "-u",
+            "--unit",
+            "units",
+            metavar="UNIT",
+            multiple=True,
+            help="A systemd unit, or a pattern such as 'vllm@*'; repeatable.",
+        ),
+        option(
+            "--file",
+            "files",
+            metavar="FILE",
+            multiple=True,
+            help="A log file on the host, with its rotated and .gz siblings; repeatable.",
+        ),
+        option(
+            "--container",
+            "containers",
+            metavar="NAME",
+            multiple=True,
+            help="A container's name or id, or a pod as NAMESPACE/POD; repeatable.",
+        ),
+        option(
+            "--invocation",
+            type=invocation,
+            metavar="N|ID|all",
+            default=None,
+            help="Which start of the unit: 0 the newest, 1 the one before.",
+        ),
+        option(
+            "--user-unit-of",
+            "unit_user",
+            metavar="USER",
+            place="advanced",
+            help="The units are this user's own, not the system's.",
+        ),
+        option(
+            "--boot",
+            metavar="N|ID",
+            place="advanced",
+            help="Only that boot: 0 the running one, -1 the one before.",
+        ),
+        option(
+            "--since",
+            metavar="TIME",
+            place="advanced",
+            help="Only lines from then on: -2h, today, '2026-03-01 11:50'.",
+        ),
+        option(
+            "--directory",
+            metavar="DIR",
+            place="advanced",
+            help="Journal files there (of a host that is gone, say), not the host's own.",
+        ),
+    ]

@@ -1,0 +1,1 @@
+"""One host, one channel, many calls."""

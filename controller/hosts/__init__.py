@@ -1,0 +1,1 @@
+"""Who: inventory, selectors, node sets, addresses, GPU scopes (pure but for files)."""

@@ -1,0 +1,151 @@
+"""Who: the hosts of an inventory file, each with everything needed to reach it.
+
+    defaults: {user: root, identity: ~/.ssh/fleet}
+    groups:
+      h100: {hosts: "h100-[01-64]", serves: llama-70b, labels: {rack: a}}
+    hosts:
+      h100-07: {address: 10.0.0.7, port: 2222}
+
+Later and more specific wins: defaults, groups in the order of the file, node sets under
+``hosts``, single names under ``hosts``. ``inventory.example.yaml`` shows every key.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field, replace
+
+from fleetmem.controller.errors import InventoryInvalid
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fleetmem.controller.text.yaml_nodes import Document
+
+CONNECT_TIMEOUT_SECONDS = 10.0
+MAX_SHOWN = 50
+MACHINE_FILE = "/etc/fleetmem/inventory.yaml"
+
+
+@dataclass(frozen=True)
+class Host:
+    """One host and how to reach it.
+
+    ``user`` and ``port`` are None where ``~/.ssh/config`` or SSH's own default decides,
+    ``known_hosts`` None means the user's and the machine's files. ``jump`` holds the hosts
+    on the way, the first hop first. ``serves`` names the model whose hosts are one transaction.
+    """
+
+    name: str
+    address: str
+    port: int | None = None
+    user: str | None = None
+    identities: tuple[str, ...] = ()
+    known_hosts: str | None = None
+    jump: tuple[Host, ...] = ()
+    python: str | None = None
+    sudo: bool = False
+    transport: str = "ssh"
+    command: tuple[str, ...] = ()
+    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
+    labels: tuple[tuple[str, str], ...] = ()
+    groups: tuple[str, ...] = ()
+    serves: str | None = None
+
+
+@dataclass(frozen=True)
+class Inventory:
+    """All hosts by name, in the order of the file, and the groups' member names.
+
+    ``file`` is None where there is none; ``template`` is what a host that is not listed
+    gets from ``defaults``. ``warnings`` are lines for a person.
+    """
+
+    file: str | None = None
+    hosts: Mapping[str, Host] = field(default_factory=dict)
+    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    template: Host = Host("", "")
+    warnings: tuple[str, ...] = ()
+
+
+def find(path: str | None = None) -> tuple[str | None, tuple[str, ...]]:
+    """The inventory file to use, None where there is none, and warnings.
+
+    *path* (``-i``), else ``$FLEETMEM_INVENTORY``, ``./inventory.yaml``, the user's and the
+    machine's configuration. A ``./inventory.yaml`` that others can write is passed over:
+    it can name commands to run.
+    """
+    chosen = path or os.environ.get("FLEETMEM_INVENTORY")
+    if chosen:
+        return os.path.expanduser(chosen), ()
+    warnings: tuple[str, ...] = ()
+    if os.path.lexists("inventory.yaml"):
+        reason = _untrusted("inventory.yaml")
+        if not reason:
+            return "inventory.yaml", ()
+        warnings = (f"./inventory.yaml is ignored: {reason}; name it with -i to use it",)
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    for place in (
+        os.path.join(config, "fleetmem", "inventory.yaml"),
+        MACHINE_FILE,
+    ):
+        if os.path.exists(place):
+            return place, warnings
+    return None, warnings
+
+
+def _untrusted(path: str) -> str:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    if status.st_uid not in (os.getuid(), 0):
+        return "it belongs to another user"
+    if status.st_mode & 0o022:
+        return "others can write it"
+    return ""
+
+
+def load(path: str | None = None) -> Inventory:
+    """The inventory, an empty one where there is no file.
+
+    InventoryInvalid with every mistake, one ``file:line:column: path: message`` a line.
+    """
+    chosen, warnings = find(path)
+    if chosen is None:
+        return Inventory(warnings=warnings)
+    from fleetmem.controller.text import yaml_nodes
+
+    return _build(yaml_nodes.read(chosen), chosen, warnings)
+
+
+def parse(text: str, file: str = "inventory.yaml") -> Inventory:
+    """The inventory in *text*; paths in it are relative to *file*."""
+    from fleetmem.controller.text import yaml_nodes
+
+    return _build(yaml_nodes.parse(text.encode(), file), file, ())
+
+
+def _build(document: Document, file: str, warnings: tuple[str, ...]) -> Inventory:
+    from fleetmem.controller.hosts.inventory_schema import File
+    from fleetmem.controller.hosts.merge import assemble
+    from fleetmem.controller.text import yaml_nodes
+
+    if document.value is None and not document.problems:
+        document.value = {}
+    model = yaml_nodes.check(document, File) if document.value is not None else None
+    if model is None or document.problems:
+        raise InventoryInvalid(_lines(document))
+    inventory = assemble(document, model, os.path.dirname(os.path.abspath(file)))
+    if document.problems:
+        raise InventoryInvalid(_lines(document))
+    return replace(inventory, file=file, warnings=warnings)
+
+
+def _lines(document: Document) -> str:
+    problems = document.sorted_problems()
+    lines = [str(problem) for problem in problems[:MAX_SHOWN]]
+    if len(problems) > MAX_SHOWN:
+        lines.append(f"{document.file}: and {len(problems) - MAX_SHOWN} more")
+    return "\n".join(lines)

@@ -1,0 +1,1 @@
+"""Logs of hosts: sources, reading them, start-ups over a fleet."""

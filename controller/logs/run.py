@@ -1,0 +1,107 @@
+"""``logs`` over hosts: lines of one log each, newest first, filtered there."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fleetmem.controller.answer import envelope as env
+from fleetmem.controller.logs.over_hosts import over_hosts, read_sources, record
+from fleetmem.controller.logs.sources import Sources
+
+if TYPE_CHECKING:
+    from fleetmem.controller.answer.envelope import Envelope, HostEntry
+    from fleetmem.controller.contact.session import Session
+    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.logs.reading import Log, LogLine
+    from fleetmem.controller.run.settings import FleetSettings, OnEvent
+
+KINDS = ("unit", "manager", "kernel")
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What is asked of ``logs``. ``limit`` lines a log at most; ``grep`` is a Python expression
+    and, without upper case, means any case; ``kernel`` adds the kernel's lines of that span."""
+
+    sources: Sources = field(default_factory=Sources)
+    grep: str | None = None
+    before: int = 0
+    after: int = 0
+    limit: int = 1000
+    kernel: bool = True
+
+
+async def logs(
+    hosts: tuple[Host, ...], settings: FleetSettings, options: LogOptions, on_event: OnEvent
+) -> Envelope:
+    """One row a host with its ``logs`` section, the newest line first."""
+
+    async def work(entry: HostEntry, session: Session, phase: Callable[[str], Any]) -> None:
+        phase("reading the log")
+        read = await read_sources(
+            entry,
+            session,
+            options.sources,
+            settings,
+            grep=options.grep,
+            before=options.before,
+            after=options.after,
+            limit_lines=options.limit,
+            kernel=int(options.kernel),
+            count=1,
+        )
+        entry["logs"] = [section(log) for log in read]
+
+    envelope = await over_hosts("logs", hosts, settings, on_event, work)
+    env.finish(envelope, 0)
+    await asyncio.to_thread(record, envelope, settings, on_event)
+    return envelope
+
+
+def section(log: Log) -> dict[str, Any]:
+    """One log as the envelope holds it; lines of the kernel stand where their time says."""
+    reading = log.reading["reading"] or {}
+    lines = log.lines
+    if any(KINDS[line.kind] == "kernel" for line in lines):
+        lines = sorted(lines, key=lambda line: line.microseconds or 0, reverse=True)
+    return {
+        "name": log.name,
+        "units": reading.get("units") or [],
+        "files": reading.get("files") or [],
+        "invocations": log.invocations,
+        "truncated": reading.get("truncated"),
+        "scanned": reading.get("scanned"),
+        "lines": [_line(line, log.invocations) for line in lines],
+    }
+
+
+def _line(line: LogLine, invocations: list[dict[str, Any]]) -> dict[str, Any]:
+    number = line.invocation
+    one = invocations[number] if number is not None and number < len(invocations) else None
+    row: dict[str, Any] = {
+        "time": None if line.microseconds is None else rfc3339(line.microseconds),
+        "invocation": one["id"] if one else None,
+        "age": one["age"] if one else None,
+        "pid": line.pid,
+        "name": line.name,
+        "priority": line.priority,
+        "from": KINDS[line.kind],
+        "hit": line.hit,
+        "message": line.text,
+    }
+    raw = line.raw
+    if row["message"].encode() != raw:
+        row["message_base64"] = base64.b64encode(raw).decode("ascii")
+    return row
+
+
+def rfc3339(microseconds: int) -> str | None:
+    """RFC 3339 in UTC, to the microsecond."""
+    from fleetmem.controller.logs.reading import clock
+
+    whole = clock(microseconds)
+    return None if whole is None else f"{whole[:-1]}.{microseconds % 1_000_000:06d}Z"

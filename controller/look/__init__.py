@@ -1,0 +1,1 @@
+"""What only looks: snapshots, their differences, checks, a start followed."""

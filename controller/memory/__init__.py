@@ -1,0 +1,1 @@
+"""Readings to one table of bytes (pure)."""

@@ -1,0 +1,1 @@
+"""Giving page cache back: its plan, its run, its section."""

@@ -1,0 +1,1 @@
+"""What is kept at the desk: history, trail."""

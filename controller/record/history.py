@@ -1,0 +1,437 @@
+"""What was found and done before: SQLite in ``$XDG_STATE_HOME/fleetmem`` (0700).
+
+Several fleetmem processes may use it at once: every write is one short transaction that
+takes the write lock at its start. Intents, plans and the audit trail are on the disk before
+the call returns; the rest may lose its last moment in a power cut, never its consistency.
+
+Failing writes of what only *describes* a run warn once and are given up: the run matters
+more. Plans and the trail raise HistoryUnavailable, since no host is changed without them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from fleetmem.controller.answer.envelope import (
+    HOST_OUTCOMES,
+    VERDICTS,
+    Envelope,
+    HostEntry,
+    Plan,
+    Run,
+    new_envelope,
+    new_host,
+    now,
+)
+from fleetmem.controller.errors import HistoryUnavailable, UsageError
+from fleetmem.controller.record.history_schema import MIGRATIONS
+from fleetmem.controller.record.state_directory import on_network, own_directory, state_directory
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    import sqlite3
+
+BUSY_SECONDS = 20.0
+"""How long one process waits for another one's transaction."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One line of ``runs list``."""
+
+    id: str
+    command: str
+    started: str
+    finished: str | None
+    exit_code: int | None
+    targeted: int
+    outcomes: dict[str, int]
+    verdicts: dict[str, int]
+
+
+def open_history(
+    warn: Callable[[str], None] = lambda text: None, directory: Path | None = None
+) -> History:
+    """Open (and create or migrate) the history; HistoryUnavailable where that cannot be."""
+    import sqlite3
+
+    directory = directory or state_directory()
+    path = directory / "history.sqlite"
+    try:
+        own_directory(directory)
+        _create(path)
+        database = sqlite3.connect(
+            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        )
+    except (OSError, sqlite3.Error) as error:
+        raise HistoryUnavailable(f"{path}: {_reason(error)}") from None
+    history = History(database, path, warn)
+    try:
+        history.prepare(shared=on_network(directory))
+    except BaseException:
+        database.close()
+        raise
+    return history
+
+
+def _create(path: Path) -> None:
+    """Make an empty file of the owner's. One that is there is not opened: closing it would
+    drop every lock of this process on it, also those of a history that is open (POSIX)."""
+    import stat
+
+    try:
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    except FileExistsError:
+        if not stat.S_ISREG(path.lstat().st_mode):
+            raise OSError("is no regular file") from None
+
+
+def open_or_warn(warn: Callable[[str], None], directory: Path | None = None) -> History | None:
+    """The history for a run that only reads; one warning and ``None`` where there is none."""
+    try:
+        return open_history(warn, directory)
+    except HistoryUnavailable as error:
+        warn(f"this run is not recorded: {error.message}")
+        return None
+
+
+class History:
+    """One open history. Threads may share it; close it when done."""
+
+    def __init__(
+        self, database: sqlite3.Connection, path: Path, warn: Callable[[str], None]
+    ) -> None:
+        self.path = path
+        self._database = database
+        self._warn = warn
+        self._lock = threading.Lock()
+        self._given_up = False
+
+    def close(self) -> None:
+        """Close the database; a second call does nothing."""
+        self._database.close()
+
+    def prepare(self, shared: bool) -> None:
+        """Set the journal mode and bring the tables to the newest version."""
+        with self._must():
+            self._database.execute("PRAGMA synchronous=NORMAL")
+            mode = self._journal_mode("DELETE" if shared else "WAL")
+            if shared:
+                self._warn(
+                    f"{self.path.parent} lies on a network file system: history uses the "
+                    f"{mode.upper()} journal, keep it to one machine at a time"
+                )
+        with self._must(), self._transaction():
+            self._migrate()
+
+    # --- a run, as it happens ------------------------------------------------------------
+
+    def begin(self, run: Run, targeted: Sequence[str]) -> None:
+        """Record that *run* has started over *targeted* hosts."""
+        with self._may(), self._transaction():
+            self._database.execute(
+                "INSERT INTO runs (id, command, started, targeted) VALUES (?, ?, ?, ?)",
+                (run["id"], run["command"], run["started"], json.dumps(list(targeted))),
+            )
+
+    def record_host(self, run_id: str, entry: HostEntry) -> None:
+        """Record how one host of a run ended; a later call for the same host replaces it."""
+        rest = {key: value for key, value in entry.items() if key != "readings"}
+        verdict = entry["reclaim"]["verdict"] if "reclaim" in entry else None
+        readings = [
+            (run_id, entry["host"], probe, reading["outcome"], json.dumps(reading))
+            for probe, reading in entry["readings"].items()
+        ]
+        row = (run_id, entry["host"], entry["outcome"], verdict, json.dumps(rest))
+        with self._may(), self._transaction():
+            self._database.execute("INSERT OR REPLACE INTO hosts VALUES (?, ?, ?, ?, ?)", row)
+            self._database.executemany(
+                "INSERT OR REPLACE INTO readings VALUES (?, ?, ?, ?, ?)", readings
+            )
+
+    def finish(self, envelope: Envelope) -> None:
+        """Record the end of a run: its exit code, findings and error."""
+        run, error = envelope["run"], envelope.get("error")
+        with self._may(), self._transaction():
+            self._database.execute(
+                "UPDATE runs SET finished = ?, exit_code = ?, findings = ?, error = ? WHERE id = ?",
+                (
+                    run["finished"],
+                    run["exit_code"],
+                    json.dumps(envelope["findings"]),
+                    json.dumps(error) if error else None,
+                    run["id"],
+                ),
+            )
+
+    # --- what must be on the disk before anything is changed ------------------------------
+
+    def trail(self, operation: str, host: str, event: Mapping[str, Any]) -> None:
+        """Append one event of *operation*; it is on the disk when this returns."""
+        with self._must(), self._durable():
+            self._database.execute(
+                "INSERT INTO trail (at, operation, host, event) VALUES (?, ?, ?, ?)",
+                (now(), operation, host, json.dumps(event)),
+            )
+
+    def save_plan(self, run_id: str, host: str, plan: Plan, document: Mapping[str, Any]) -> None:
+        """Keep the plan of one host; it is on the disk when this returns.
+
+        A plan that is kept already stays with the run that made it.
+        """
+        with self._must(), self._durable():
+            self._database.execute(
+                "INSERT OR IGNORE INTO plans VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (
+                    plan["id"],
+                    host,
+                    run_id,
+                    plan["hash"],
+                    json.dumps(document),
+                    plan["created"],
+                    plan["expires"],
+                ),
+            )
+
+    # --- baselines ------------------------------------------------------------------------
+
+    def record_baseline(self, host: str, gpu_uuid: str, key: Any, used_bytes: int) -> None:
+        """Remember used memory of an idle GPU under *key* (JSON); the smallest wins."""
+        with self._may(), self._transaction():
+            self._database.execute(
+                "INSERT INTO baselines VALUES (?, ?, ?, ?, ?) "
+                "ON CONFLICT (host, gpu_uuid, key) DO UPDATE "
+                "SET bytes = excluded.bytes, recorded = excluded.recorded "
+                "WHERE excluded.bytes < bytes",
+                (host, gpu_uuid, _key(key), used_bytes, now()),
+            )
+
+    def baseline(self, host: str, gpu_uuid: str, key: Any) -> int | None:
+        """Smallest recorded used memory of that GPU under *key*, in bytes."""
+        rows = self._rows(
+            "SELECT bytes FROM baselines WHERE host = ? AND gpu_uuid = ? AND key = ?",
+            (host, gpu_uuid, _key(key)),
+        )
+        return int(rows[0][0]) if rows else None
+
+    # --- reading --------------------------------------------------------------------------
+
+    def runs(self, limit: int = 20) -> list[RunRow]:
+        """The newest *limit* runs, newest first."""
+        rows = self._rows(
+            "SELECT id, command, started, finished, exit_code, targeted FROM runs "
+            "ORDER BY started DESC, rowid DESC LIMIT ?",
+            (limit,),
+        )
+        return [
+            RunRow(
+                run_id,
+                command,
+                started,
+                finished,
+                exit_code,
+                len(json.loads(targeted)),
+                self._counts("outcome", run_id),
+                self._counts("verdict", run_id),
+            )
+            for run_id, command, started, finished, exit_code, targeted in rows
+        ]
+
+    def find_run(self, prefix: str) -> str:
+        """The one run whose id begins with *prefix*; UsageError for none or several."""
+        rows = self._rows(
+            "SELECT id FROM runs WHERE substr(id, 1, ?) = ? ORDER BY started DESC LIMIT 5",
+            (len(prefix), prefix),
+        )
+        if len(rows) == 1 and prefix:
+            return str(rows[0][0])
+        if not rows or not prefix:
+            raise UsageError(f"no run {prefix!r} in the history", "list them: fleetmem runs list")
+        some = ", ".join(row[0] for row in rows)
+        raise UsageError(f"run id {prefix!r} is ambiguous: {some}", "give more of it")
+
+    def newest_of_phase(self, phase: str, among: int = 500) -> str | None:
+        """The newest of the last *among* runs that is a snapshot of *phase*."""
+        rows = self._rows(
+            "SELECT run FROM hosts JOIN (SELECT id, started, command FROM runs "
+            "ORDER BY started DESC LIMIT ?) ON id = run WHERE command = 'snapshot' "
+            "AND json_extract(entry, '$.snapshot.phase') = ? ORDER BY started DESC LIMIT 1",
+            (among, phase),
+        )
+        return str(rows[0][0]) if rows else None
+
+    def load(self, prefix: str) -> Envelope:
+        """The envelope of a recorded run; hosts that never reported are ``unknown`` rows
+        where the run was cut off."""
+        run_id = self.find_run(prefix)
+        command, started, finished, exit_code, targeted, findings, error = self._rows(
+            "SELECT command, started, finished, exit_code, targeted, findings, error "
+            "FROM runs WHERE id = ?",
+            (run_id,),
+        )[0]
+        names = json.loads(targeted)
+        entries = self._entries(run_id)
+        run: Run = {
+            "id": run_id,
+            "command": command,
+            "started": started,
+            "finished": finished,
+            "exit_code": exit_code,
+        }
+        hosts = [entries.get(name) or new_host(name, "unknown") for name in names]
+        envelope = new_envelope(run, names, hosts)
+        envelope["findings"] = json.loads(findings)
+        if error:
+            envelope["error"] = json.loads(error)
+        return envelope
+
+    def hosts_by(self, prefix: str, outcome: str) -> list[str]:
+        """Hosts of a run with that outcome or verdict (``all`` or nothing for every one), for
+        ``-H @run:ID:OUTCOME``. UsageError for a word that is neither."""
+        outcome = outcome or "all"
+        if outcome not in (*HOST_OUTCOMES, *VERDICTS, "all"):
+            known = " ".join(HOST_OUTCOMES)
+            raise UsageError(f"{outcome!r} is no outcome", f"outcomes: {known} all; or a verdict")
+        return [
+            entry["host"]
+            for entry in self.load(prefix)["hosts"]
+            if outcome in ("all", entry["outcome"])
+            or ("reclaim" in entry and entry["reclaim"]["verdict"] == outcome)
+        ]
+
+    def trail_of(self, operation: str, host: str | None = None) -> list[dict[str, Any]]:
+        """Events of an operation in order, each with ``at``, ``host`` and its own fields."""
+        rows = self._rows(
+            "SELECT at, host, event FROM trail WHERE operation = ? ORDER BY seq", (operation,)
+        )
+        return [
+            {"at": at, "host": name, **json.loads(event)}
+            for at, name, event in rows
+            if host in (None, name)
+        ]
+
+    def plans(self, wanted: str) -> dict[str, tuple[str, dict[str, Any]]]:
+        """(hash, document) by host of the plan or the run whose id begins with *wanted*.
+
+        Empty where there is none; UsageError where *wanted* fits several.
+        """
+        rows = self._rows(
+            "SELECT id, run, host, hash, document FROM plans "
+            "WHERE substr(id, 1, length(?1)) = ?1 OR substr(run, 1, length(?1)) = ?1",
+            (wanted,),
+        )
+        by_plan = {row[0] for row in rows if row[0].startswith(wanted)}
+        by_run = {row[1] for row in rows if row[1].startswith(wanted)}
+        if len(by_plan) + len(by_run) > 1:
+            raise UsageError(f"{wanted!r} fits several plans: write more of the id")
+        return {host: (digest, json.loads(document)) for _, _, host, digest, document in rows}
+
+    # --- inside ---------------------------------------------------------------------------
+
+    def _entries(self, run_id: str) -> dict[str, HostEntry]:
+        readings: dict[str, dict[str, Any]] = {}
+        for host, probe, reading in self._rows(
+            "SELECT host, probe, reading FROM readings WHERE run = ?", (run_id,)
+        ):
+            readings.setdefault(host, {})[probe] = json.loads(reading)
+        rows = self._rows("SELECT host, entry FROM hosts WHERE run = ?", (run_id,))
+        return {
+            host: cast(HostEntry, {**json.loads(entry), "readings": readings.get(host, {})})
+            for host, entry in rows
+        }
+
+    def _counts(self, column: str, run_id: str) -> dict[str, int]:
+        query = (
+            f"SELECT {column}, count(*) FROM hosts WHERE run = ? AND {column} IS NOT NULL "
+            f"GROUP BY {column}"
+        )
+        return dict(self._rows(query, (run_id,)))
+
+    def _rows(self, query: str, values: tuple[Any, ...]) -> list[Any]:
+        with self._must():
+            return self._database.execute(query, values).fetchall()
+
+    def _journal_mode(self, wanted: str) -> str:
+        """Switch; two processes that do so at once make SQLite busy without waiting."""
+        import sqlite3
+
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                row = self._database.execute(f"PRAGMA journal_mode={wanted}").fetchone()
+                return str(row[0])
+            except sqlite3.OperationalError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+
+    def _migrate(self) -> None:
+        have = int(self._database.execute("PRAGMA user_version").fetchone()[0])
+        if have > len(MIGRATIONS):
+            raise HistoryUnavailable(
+                f"{self.path} was written by a newer fleetmem (version {have} of its tables)",
+                "use that version, or another XDG_STATE_HOME",
+            )
+        for step in MIGRATIONS[have:]:
+            for statement in step:
+                self._database.execute(statement)
+        self._database.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
+
+    @contextmanager
+    def _transaction(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            if self._database.in_transaction:
+                self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+    @contextmanager
+    def _durable(self) -> Iterator[None]:
+        """A transaction that is synced to the disk at its end."""
+        self._database.execute("PRAGMA synchronous=FULL")
+        try:
+            with self._transaction():
+                yield
+        finally:
+            self._database.execute("PRAGMA synchronous=NORMAL")
+
+    @contextmanager
+    def _must(self) -> Iterator[None]:
+        """Exclusive use; every failure is HistoryUnavailable with its reason."""
+        import sqlite3
+
+        with self._lock:
+            try:
+                yield
+            except (sqlite3.Error, OSError) as error:
+                raise HistoryUnavailable(f"{self.path}: {_reason(error)}") from None
+
+    @contextmanager
+    def _may(self) -> Iterator[None]:
+        """Exclusive use; a failure warns, once, and what was to be written is not."""
+        try:
+            with self._must():
+                yield
+        except HistoryUnavailable as error:
+            if not self._given_up:
+                self._warn(f"this run is not recorded: {error.message}")
+            self._given_up = True
+
+
+def _reason(error: BaseException) -> str:
+    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+
+
+def _key(key: Any) -> str:
+    return json.dumps(key, sort_keys=True)

@@ -1,0 +1,1 @@
+"""Playbooks: their files, fields, rules and judgement (pure)."""

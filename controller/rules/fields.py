@@ -1,0 +1,119 @@
+"""What a rule may look at: the lists inside readings and the fields of their rows.
+
+``each`` is a probe (``host.facts``: the reading itself is the one row; ``numa.nodes``: the rows
+of its view) or a path to a list in a reading (``gpu.processes.gpus.processes``). The fields
+are those of the declared shapes, so a rule over a field that no host sends is found before
+any host is asked.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
+from typing import Any, Union, get_args, get_origin
+
+from fleetmem.controller.contact.reading_shapes import SHAPES
+from fleetmem.controller.rules.views import VIEWS
+
+
+@cache
+def fields_of(each: str) -> dict[str, Any] | None:
+    """Field paths of the rows of *each* with their types; ``None`` where there are no such rows.
+
+    A path into a mapping with free keys ends at the mapping.
+    """
+    if each in VIEWS:
+        return _fields(VIEWS[each].row)
+    shape, path = _split(each)
+    if shape is None:
+        return None
+    kind: Any = shape
+    for part in path:
+        if not _is_shape(kind):
+            return None
+        kind = typing.get_type_hints(kind).get(part)
+        kind = _row(kind)
+    return _fields(kind) if _is_shape(kind) else None
+
+
+def probe_of(each: str) -> str:
+    """The probe that *each* looks at; *each* itself where it names none."""
+    if each in VIEWS:
+        return VIEWS[each].probes[0]
+    return next((name for name in _prefixes(each) if name in SHAPES), each)
+
+
+def sources() -> list[str]:
+    """Everything that ``each`` may be, short ones only: views and probes."""
+    return sorted({*VIEWS, *SHAPES})
+
+
+def rows_of(each: str, readings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
+    """The rows of *each* (not a view) in plain *readings*; none where the reading is missing."""
+    probe = probe_of(each)
+    path = each[len(probe) + 1 :].split(".") if len(each) > len(probe) else []
+    found: list[Any] = [readings.get(probe)]
+    for part in path:
+        found = [item for one in found if isinstance(one, dict) for item in _items(one.get(part))]
+    return [one for one in found if isinstance(one, dict)]
+
+
+def value_of(row: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted *path*; ``None`` where a part is missing."""
+    value: Any = row
+    for part in path.split("."):
+        if not isinstance(value, Mapping):
+            return None
+        value = value.get(part)
+    return value
+
+
+def _items(value: Any) -> Iterable[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _prefixes(each: str) -> Sequence[str]:
+    parts = each.split(".")
+    return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
+
+
+def _split(each: str) -> tuple[Any, list[str]]:
+    from fleetmem.agent import shapes
+
+    for name in _prefixes(each):
+        if name in SHAPES:
+            rest = each[len(name) + 1 :]
+            return getattr(shapes, SHAPES[name]), rest.split(".") if rest else []
+    return None, []
+
+
+def _is_shape(kind: Any) -> bool:
+    return (isinstance(kind, type) and typing.is_typeddict(kind)) or hasattr(
+        kind, "__required_keys__"
+    )
+
+
+def _fields(kind: Any, before: str = "") -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, hint in typing.get_type_hints(kind).items():
+        found[before + name] = hint
+        inner = _bare(hint)
+        if _is_shape(inner):
+            found.update(_fields(inner, f"{before}{name}."))
+    return found
+
+
+def _bare(hint: Any) -> Any:
+    """*hint* without ``| None``."""
+    if get_origin(hint) in (Union, types.UnionType):
+        rest = [arg for arg in get_args(hint) if arg is not type(None)]
+        return rest[0] if len(rest) == 1 else hint
+    return hint
+
+
+def _row(hint: Any) -> Any:
+    """The type of a list's items, or of the value itself."""
+    bare = _bare(hint)
+    return get_args(bare)[0] if get_origin(bare) is list else bare

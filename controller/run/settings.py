@@ -1,0 +1,36 @@
+"""What holds for every run of a fleet, and how a run talks to whoever started it."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fleetmem.controller.answer.envelope import HostEntry
+
+Event = dict[str, Any]
+"""``kind`` and what belongs to it: phase, host_done, rung, wait, warning."""
+
+OnEvent = Callable[[Event], None]
+Approve = Callable[[Sequence["HostEntry"]], Awaitable[bool]]
+
+
+@dataclass(frozen=True)
+class FleetSettings:
+    """Spans and choices of a fleet.
+
+    ``host_timeout_seconds`` bounds connecting to a host and reading it; changing it is
+    bounded by the ladder's own spans on top. ``run_lookup`` gives the hosts of an earlier
+    run for ``@run:ID:OUTCOME``. ``history_dir`` None means the user's state directory.
+    """
+
+    fanout: int = 64
+    host_timeout_seconds: float = 60.0
+    accept_new_host_key: bool = False
+    run_lookup: Callable[[str, str], Iterable[str]] | None = None
+    sudo_password: str | None = field(default=None, repr=False)
+    agent_cache: bool = True
+    history_dir: Path | None = None

@@ -1,0 +1,1 @@
+"""Facts to budgets per invocation and rank (pure)."""

@@ -1,0 +1,112 @@
+"""Budget identities: what the printed parts must add up to, and what is left over.
+
+Each follows the engine's own sizing code. Bytes throughout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from fleetmem.controller.startup.fold.build import Rank, on_host
+from fleetmem.controller.startup.model import GIB
+
+ORDINARY = {
+    "sglang": (0.5 * GIB, 1.8 * GIB),
+    "vllm": (-0.1 * GIB, 0.3 * GIB),
+    "ollama": (-0.3 * GIB, 0.3 * GIB),
+    "llamacpp": (-0.1 * GIB, 1.0 * GIB),
+}
+"""What is usually left unaccounted: index tables, attention workspace, rounding."""
+
+
+def unaccounted(
+    engine: str | None,
+    values: Mapping[str, Any],
+    whole: Mapping[str, Any],
+    config: Mapping[str, Any],
+    ranks: Mapping[str, Rank],
+) -> int | None:
+    """Bytes that no printed part explains; None where a part is missing."""
+    if engine == "sglang":
+        return sglang_rest(values, config)
+    if engine == "vllm":
+        return vllm_rest(values)
+    if engine == "ollama":
+        return _ollama(values, whole, ranks)
+    if engine == "llamacpp" and "available_final_bytes" in values:
+        printed = values.get("unaccounted_printed_bytes")
+        return printed if isinstance(printed, int) else None
+    return None
+
+
+def sglang_weights(values: Mapping[str, Any]) -> int | None:
+    """The target's weights: printed, or free before less free after the load."""
+    if "weights_bytes" in values:
+        return int(values["weights_bytes"])
+    before, after = values.get("avail_before_load_bytes"), values.get("available_after_load_bytes")
+    return int(before - after) if before is not None and after is not None else None
+
+
+def sglang_rest(values: Mapping[str, Any], config: Mapping[str, Any]) -> int | None:
+    """Free before load less every pool, the graphs and what is free at the end."""
+    before, kv = values.get("avail_before_load_bytes"), values.get("kv_cache_bytes")
+    weights, graphs = sglang_weights(values), values.get("graph_bytes")
+    final = values.get("available_final_bytes")
+    off = config.get("disable_cuda_graph") is True and not values.get("_graph_begun")
+    if graphs is None and off:
+        graphs = 0
+    if before is None or kv is None or weights is None or graphs is None or final is None:
+        return None
+    more = sum(
+        values.get(name) or 0
+        for name in (
+            "draft_weights_bytes",
+            "mamba_cache_bytes",
+            "mamba_checkpoint_bytes",
+            "draft_kv_cache_bytes",
+        )
+    )
+    return int(before - weights - kv - more - graphs - final)
+
+
+def vllm_requested(values: Mapping[str, Any]) -> int | None:
+    """total × utilization: printed, or computed from both."""
+    if "requested_bytes" in values:
+        return int(values["requested_bytes"])
+    total, share = values.get("total_bytes"), values.get("gpu_memory_utilization")
+    return round(total * share) if total is not None and share is not None else None
+
+
+def vllm_rest(values: Mapping[str, Any]) -> int | None:
+    """Requested less weights, activations, non-torch, counted graphs and the KV cache."""
+    requested = vllm_requested(values)
+    kv = values.get("kv_cache_bytes", values.get("kv_available_bytes"))
+    available = values.get("kv_available_bytes")
+    if available is not None and available <= 0:
+        kv = available
+    other = values.get("non_torch_bytes")
+    if "peak_torch_bytes" in values:
+        used = values["peak_torch_bytes"]
+    elif "consumed_bytes" in values:
+        used, other = values["consumed_bytes"] + values.get("activation_peak_bytes", 0), 0
+    elif "weights_bytes" in values and "activation_peak_bytes" in values:
+        used = values["weights_bytes"] + values["activation_peak_bytes"]
+    else:
+        return None
+    if requested is None or kv is None or other is None:
+        return None
+    graphs = values.get("graph_estimated_bytes", 0) if values.get("graph_counted") else 0
+    return int(requested - used - other - graphs - kv)
+
+
+def _ollama(
+    values: Mapping[str, Any], whole: Mapping[str, Any], ranks: Mapping[str, Rank]
+) -> int | None:
+    """The printed total (GPU and CPU) less all parts; told on the only GPU, else nowhere."""
+    total = whole.get("total_memory_bytes")
+    gpus = [key for key in ranks if key != "_" and not on_host(key)]
+    if total is None or len(gpus) != 1 or ranks[gpus[0]].values is not values:
+        return None
+    names = ("weights_bytes", "kv_cache_bytes", "compute_bytes")
+    return int(total - sum(r.values.get(name) or 0 for r in ranks.values() for name in names))

@@ -1,0 +1,1 @@
+"""What a budget means: caps, causes, levers (pure)."""

@@ -1,0 +1,1 @@
+"""Log lines to facts (pure)."""

@@ -1,0 +1,183 @@
+"""Log text or journal records to a ``Startup``: the front of this package.
+
+Pure and total: any input gives an answer, never an exception; time is linear in its length.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from fleetmem.controller.startup.fold.reduce import Reducer
+from fleetmem.controller.startup.model import Head, Line, Record, Startup
+from fleetmem.controller.startup.read.frame import CUT, Frame, docker_lines
+from fleetmem.controller.startup.read.patterns import Pattern, Patterns, builtin
+from fleetmem.controller.startup.read.prefix import pieces, split_head
+from fleetmem.controller.startup.read.sieve import Sieve
+
+_MEMORY = re.compile(r"\d ?[KMGT]i?B(?![A-Za-z/])|out of memory", re.IGNORECASE)
+_MAX_TEXT = 16_384
+MAX_LINE = 8 << 20
+_CUT = CUT.decode()
+_BATCH = 4000
+MAX_UNMATCHED = 200
+
+
+class Parser:
+    """Reads one log, in any portions. ``feed`` bytes or ``feed_record``, then ``finish``."""
+
+    def __init__(
+        self,
+        *,
+        engine: str | None = None,
+        unit: str | None = None,
+        source: str | None = None,
+        patterns: Patterns | None = None,
+    ) -> None:
+        chosen = (patterns or builtin()).only(engine)
+        self._engine = engine
+        self._unit = unit
+        self._source = source
+        self._words: dict[str, list[int]] = {}
+        self._patterns = chosen.all
+        for number, pattern in enumerate(chosen.all):
+            for word in pattern.find:
+                self._words.setdefault(word, []).append(number)
+        self._sieve = Sieve(chosen.seeds)
+        self._frame = Frame(self._block, self._whole_record, self._docker)
+        self._reducer = Reducer()
+        self._unmatched: list[str] = []
+        self._unmatched_count = 0
+
+    def feed(self, data: bytes) -> None:
+        """Take the next bytes of the log."""
+        self._frame.feed(data)
+
+    def feed_record(self, record: Record) -> None:
+        """Take one journal record."""
+        self._frame.flush()
+        self._whole_record(record)
+
+    def finish(self) -> Startup:
+        """The answer."""
+        self._frame.close()
+        engine, invocations = self._reducer.finish(self._engine)
+        return Startup(
+            engine=engine,
+            unit=self._unit or self._reducer.unit,
+            source=self._source,
+            invocations=invocations,
+            unmatched_count=self._unmatched_count,
+            unmatched=tuple(self._unmatched),
+        )
+
+    def _block(self, block: bytes) -> None:
+        for line in self._sieve.hits(block):
+            self._line(line[:MAX_LINE].decode("utf-8", "replace"), None)
+
+    def _docker(self, block: bytes, view: bytes) -> None:
+        for entry in self._sieve.hits(block, view):
+            for line in docker_lines(entry):
+                self._line(line[:MAX_LINE].decode("utf-8", "replace"), None)
+
+    def _whole_record(self, record: Record) -> None:
+        known = Head(
+            text="",
+            time=record.time,
+            name=record.name,
+            name_pid=record.pid,
+            invocation=record.invocation,
+        )
+        if record.invocation is not None:
+            self._reducer.see(record.invocation, record.time)
+        message = record.message
+        raw = message.encode("utf-8", "replace") if isinstance(message, str) else message
+        for line in self._sieve.hits(raw.replace(b"\r", b"\n")):
+            self._line(line[:MAX_LINE].decode("utf-8", "replace"), known)
+
+    def _line(self, line: str, known: Head | None) -> None:
+        cut = line.endswith(_CUT)
+        line = line.removesuffix(_CUT).rstrip("\0")
+        if "_CMDLINE" in line[:24]:  # a journal field that names an engine's command, no log line
+            return
+        numbers: set[int] = set()
+        for word, where in self._words.items():
+            if word in line:
+                numbers.update(where)
+        if not numbers:
+            if _MEMORY.search(line):
+                self._not_matched(line)
+            return
+        chosen = [self._patterns[number] for number in sorted(numbers)]
+        head = known
+        parts = pieces(line)
+        for number, piece in enumerate(parts, 1):
+            head = split_head(piece, head)
+            if "\n" in head.text:  # the message of a structured log line
+                for part in head.text.split("\n"):
+                    self._message(split_head(part, head) if part else head, chosen)
+            else:
+                self._message(head, chosen, cut and number == len(parts))
+
+    def _not_matched(self, text: str) -> None:
+        self._unmatched_count += 1
+        if len(self._unmatched) < MAX_UNMATCHED:
+            self._unmatched.append(split_head(text[:2000]).text.strip()[:500])
+
+    def _message(self, head: Head, chosen: list[Pattern], cut: bool = False) -> None:
+        if len(head.text) > _MAX_TEXT:
+            head = _around(head, chosen)
+        matched = False
+        for pattern in chosen:
+            event = pattern.apply(head, cut)
+            if event is not None:
+                matched = True
+                self._reducer.take(event)
+        if not matched and _MEMORY.search(head.text):
+            self._not_matched(head.text)
+
+
+def _around(head: Head, chosen: list[Pattern]) -> Head:
+    """A very long message, cut to where the first known words stand."""
+    places = [head.text.find(word) for pattern in chosen for word in pattern.find]
+    first = min((place for place in places if place >= 0), default=0)
+    start = max(0, first - 512)
+    return Head(
+        text=head.text[start : start + _MAX_TEXT],
+        time=head.time, rank=head.rank, process=head.process, pid=head.pid, ip=head.ip,
+        repeated=head.repeated, name=head.name, name_pid=head.name_pid, level=head.level,
+        invocation=head.invocation,
+    )  # fmt: skip
+
+
+def parse(
+    lines: Iterable[Record | str],
+    *,
+    engine: str | None = None,
+    patterns: Patterns | None = None,
+    unit: str | None = None,
+    source: str | None = None,
+) -> Startup:
+    """The start-ups in *lines* (text lines with or without newline, or journal records).
+
+    ``engine`` forces one engine's patterns; ``patterns`` replaces the built-in ones.
+    """
+    parser = Parser(engine=engine, patterns=patterns, unit=unit, source=source)
+    batch: list[str] = []
+    for one in lines:
+        if isinstance(one, Record):
+            if batch:
+                parser.feed("".join(batch).encode("utf-8", "replace"))
+                batch = []
+            parser.feed_record(one)
+            continue
+        batch.append(one if one.endswith("\n") else one + "\n")
+        if len(batch) >= _BATCH:
+            parser.feed("".join(batch).encode("utf-8", "replace"))
+            batch = []
+    if batch:
+        parser.feed("".join(batch).encode("utf-8", "replace"))
+    return parser.finish()
+
+
+__all__ = ["Line", "Parser", "Record", "Startup", "parse"]

@@ -1,0 +1,1 @@
+"""Text at the edges: sizes and words, escaping, YAML with positions (pure)."""

@@ -1,0 +1,331 @@
+"""Rungs over a host that the test plays: what is sent, and what is never sent again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import Any, cast
+
+import pytest
+
+from fleetmem.agent.shapes import SignalRecord
+from fleetmem.controller.contact import gather
+from fleetmem.controller.contact.session import Session
+from fleetmem.controller.reclaim import ladder
+from fleetmem.controller.reclaim.classify import classify
+from fleetmem.controller.reclaim.climb import Climb
+from fleetmem.controller.reclaim.ladder import climb
+from fleetmem.controller.reclaim.options import ReclaimOptions
+from fleetmem.controller.reclaim.plan import make_plan
+from fleetmem.controller.reclaim.rules import rules
+from fleetmem.controller.reclaim.survey import Survey
+from tests.unit.reclaim.reclaim_world import (
+    GIB,
+    IDLE,
+    fork_files,
+    holder,
+    identity,
+    listed,
+    owner,
+    survey,
+)
+
+GONE = owner("unit", "a.service", "gone")
+
+
+class Play:
+    """A host: processes by pid with what they do on a signal, and the memory that follows."""
+
+    def __init__(self, before: Survey, dies_of: dict[int, str], refuses: str = "") -> None:
+        self.before = before
+        self.dies_of = dies_of
+        self.refuses = refuses
+        self.dead: set[int] = set()
+        self.sent: list[tuple[str, int]] = []
+        self.trail: list[tuple[str, str]] = []
+
+    def look(self) -> Survey:
+        alive = {p: row for p, row in self.before.processes.items() if p not in self.dead}
+        rows = {}
+        for gpu, lists in self.before.listed.items():
+            kept = [row for row in lists if row["pid"] in alive or self.inherited(row["pid"])]
+            rows[gpu] = [
+                row if row["pid"] in alive else listed(row["pid"], row["used_bytes"], "dead")
+                for row in kept
+            ]
+        files = tuple(row for pid, row in self.before.holders.items() if pid in alive)
+        return survey(*alive.values(), holders=files, lists=rows)
+
+    def inherited(self, pid: int) -> bool:
+        return any(
+            pid in [above["pid"] for above in row["ancestors"]] and p not in self.dead
+            for p, row in self.before.processes.items()
+        )
+
+    async def ask(self, session: Any, name: str, args: dict[str, Any], **more: Any) -> Any:
+        if name == "signal.send":
+            results = []
+            for one in args["targets"]:
+                result = "refused" if self.refuses else "sent"
+                if not self.refuses:
+                    self.sent.append((args["signal"], one["pid"]))
+                    if self.dies_of.get(one["pid"], "") in ("TERM", args["signal"]):
+                        self.dead.add(one["pid"])
+                results.append(
+                    {
+                        "pid": one["pid"],
+                        "start_time": one["start_time"],
+                        "signal": args["signal"],
+                        "result": result,
+                        "why": self.refuses or None,
+                    }
+                )
+            return {"outcome": "ok", "reason": None, "reading": {"results": results}, "seconds": 0}
+        assert name == "gpu.wait", name
+        now = self.look()
+        pairs = zip(args["pids"], args["start_times"], strict=True)
+        reading = {
+            "gpus": [
+                {"index": gpu, "used_bytes": now.used(gpu), "falling": False}
+                for gpu in args["gpus"]
+            ],
+            "processes": [
+                {
+                    "pid": pid,
+                    "start_time": start,
+                    "state": "S" if pid in now.processes else "gone",
+                    "wchan": None,
+                }
+                for pid, start in pairs
+            ],
+        }
+        return {"outcome": "ok", "reason": None, "reading": reading, "seconds": 0}
+
+
+def run(play: Play, events: list[Any] | None = None, **options: Any) -> tuple[Climb, str]:
+    """Climb; the climb and the verdict over GPU 0. *events* gets what it tells meanwhile."""
+    wish = ReclaimOptions(**{"gpu": "0", "release_timeout_seconds": 0.0, **options})
+    made = make_plan(play.before, classify(play.before, rules()), wish, {})
+    one = Climb(
+        host="h1",
+        session=cast(Session, None),
+        plan=made,
+        options=wish,
+        survey=play.before,
+        epoch=5,
+        desk="me@desk",
+        trail=lambda event: play.trail.append((event["action"], event["signal"])),
+        emit=([] if events is None else events).append,
+    )
+
+    async def look(_run: Climb) -> Survey:
+        return play.look()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(gather, "ask", play.ask)
+        patch.setattr(ladder, "look", look)
+        rows = asyncio.run(climb(one))
+    return one, next(row.verdict for row in rows if row.index == 0)
+
+
+def outcomes(climbed: Climb) -> list[tuple[str, str]]:
+    return [(row["rung"], row["outcome"]) for row in climbed.rungs]
+
+
+def single(**more: Any) -> Survey:
+    return survey(
+        identity(50, owner=GONE, **more), holders=(holder(50),), lists={0: [listed(50, 90 * GIB)]}
+    )
+
+
+def family() -> Survey:
+    """50 with its fork 51."""
+    up = [{"pid": 50, "start_time": 500, "comm": "python3"}]
+    return survey(
+        identity(50, owner=GONE),
+        identity(51, owner=GONE, ancestors=up),
+        holders=(holder(50), fork_files(51)),
+        lists={0: [listed(50, 90 * GIB)]},
+    )
+
+
+def test_term_is_enough() -> None:
+    play = Play(single(), {50: "TERM"})
+    climbed, verdict = run(play)
+    assert verdict == "reclaimed"
+    assert play.sent == [("TERM", 50)]
+    assert outcomes(climbed) == [("drain", "not_applicable"), ("term", "ok")]
+    assert climbed.rungs[1]["freed_bytes"] == 90 * GIB
+    assert play.trail == [("signal", "TERM"), ("signal_done", "TERM")]
+    assert climbed.used == {0: IDLE}
+
+
+def test_a_rung_that_ended_is_not_what_the_progress_shows() -> None:
+    """Each phase is told when it begins: the seconds beside it are that phase's own."""
+    events: list[Any] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ladder, "_RESTART_SECONDS", 0.05)
+        play = Loop(launched(), {50: "TERM"})
+        play.waits = -(10**9)
+        run(play, events, release_timeout_seconds=5.0)
+    kinds = [one["kind"] if one["kind"] == "rung" else one.get("text") for one in events]
+    assert kinds == ["rung", "term", "rung", "watching launchers", "looking again"]
+
+
+def test_kill_follows() -> None:
+    play = Play(single(), {50: "KILL"})
+    climbed, verdict = run(play)
+    assert verdict == "reclaimed"
+    assert play.sent == [("TERM", 50), ("KILL", 50)]
+    assert outcomes(climbed)[1:] == [("term", "partial"), ("kill", "ok")]
+
+
+def test_up_to_binds() -> None:
+    play = Play(single(), {50: "KILL"})
+    assert run(play, up_to="term")[1] == "held_by"
+    assert play.sent == [("TERM", 50)]
+    play = Play(family(), {50: "TERM", 51: "TERM"})
+    assert run(play, up_to="kill")[1] == "held_by"
+    assert play.sent == [("TERM", 50)]
+
+
+def test_a_fork_is_signalled_in_the_heirs_rung_only() -> None:
+    play = Play(family(), {50: "KILL", 51: "KILL"})
+    climbed, verdict = run(play)
+    assert verdict == "reclaimed"
+    assert play.sent == [("TERM", 50), ("KILL", 50), ("TERM", 51), ("KILL", 51)]
+    assert outcomes(climbed)[-1] == ("heirs", "ok")
+
+
+def test_nobody_is_left_to_kill() -> None:
+    play = Play(family(), {50: "TERM", 51: "TERM"})
+    climbed, verdict = run(play)
+    assert verdict == "reclaimed"
+    assert outcomes(climbed)[1:] == [
+        ("term", "partial"),
+        ("kill", "not_applicable"),
+        ("heirs", "ok"),
+    ]
+
+
+def launched() -> Survey:
+    """50 was started by 20, which lives."""
+    up = [{"pid": 20, "start_time": 200, "comm": "sh"}]
+    return survey(
+        identity(50, ppid=20, launcher_alive=True, ancestors=up),
+        holders=(holder(50),),
+        lists={0: [listed(50, 90 * GIB)]},
+    )
+
+
+class Loop(Play):
+    """A launcher that starts the next one at the third look at it."""
+
+    waits = 0
+
+    def look(self) -> Survey:
+        if self.waits < 3:
+            return super().look()
+        up = [{"pid": 20, "start_time": 200, "comm": "sh"}]
+        one = identity(60, ppid=20, launcher_alive=True, ancestors=up)
+        return survey(one, holders=(holder(60),), lists=self.lists())
+
+    def lists(self) -> dict[int, Any]:
+        return {0: [listed(60, 90 * GIB)]}
+
+    async def ask(self, session: Any, name: str, args: dict[str, Any], **more: Any) -> Any:
+        row = await super().ask(session, name, args, **more)
+        if name == "gpu.wait" and args["pids"] == [20]:
+            self.waits += 1
+            row["reading"]["processes"][0]["state"] = "S"
+        return row
+
+
+class Slow(Loop):
+    """The next one has opened the files and has no memory yet."""
+
+    def lists(self) -> dict[int, Any]:
+        return {}
+
+
+@pytest.mark.parametrize("kind", [Loop, Slow])
+def test_a_launcher_that_lives_is_watched(kind: type[Loop]) -> None:
+    play = kind(launched(), {50: "TERM"})
+    assert run(play, release_timeout_seconds=5.0)[1] == "respawned"
+    assert play.sent == [("TERM", 50)]
+
+
+def test_a_launcher_is_watched_for_a_moment_only() -> None:
+    play = Loop(launched(), {50: "TERM"})
+    play.waits = -(10**9)  # the play answers at once: a fast machine looks thousands of times
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ladder, "_RESTART_SECONDS", 0.1)
+        assert run(play, release_timeout_seconds=5.0)[1] == "reclaimed"
+    assert play.waits > -(10**9)
+
+
+def test_unkillable() -> None:
+    play = Play(single(), {})
+    assert run(play)[1] == "unkillable"
+    assert play.sent == [("TERM", 50), ("KILL", 50)]
+
+
+def test_a_refused_target_gets_nothing_more() -> None:
+    play = Play(single(), {50: "TERM"}, refuses="its user changed")
+    assert run(play)[1] == "held_by"
+    assert play.sent == []
+
+
+def test_a_listener_is_not_stopped_without_a_word() -> None:
+    busy = survey(
+        identity(50, listening=True, listening_ports=[8000]),
+        holders=(holder(50),),
+        lists={0: [listed(50, 90 * GIB)]},
+    )
+    play = Play(busy, {50: "TERM"})
+    assert run(play)[1] == "drain_refused"
+    assert play.sent == []
+    assert run(play, no_drain=True)[1] == "reclaimed"
+
+
+# --- what earlier runs left ----------------------------------------------------------------
+
+
+def earlier(signal: str, done: bool, found: Survey) -> Survey:
+    record: SignalRecord = {
+        "operation": "old1",
+        "pid": 50,
+        "start_time": 500,
+        "signal": signal,
+        "done": done,
+        "result": "sent" if done else None,
+    }
+    return replace(found, operations={"epoch": 4, "locked_by": None, "signals": [record]})
+
+
+def test_a_term_on_record_is_not_sent_again() -> None:
+    """Sent or only intended: the ladder begins above it."""
+    for done in (True, False):
+        play = Play(earlier("TERM", done, single()), {50: "KILL"})
+        assert run(play)[1] == "reclaimed"
+        assert play.sent == [("KILL", 50)]
+
+
+def test_a_kill_that_was_sent_is_not_sent_again() -> None:
+    play = Play(earlier("KILL", True, single()), {})
+    assert run(play)[1] == "unkillable"
+    assert play.sent == [("TERM", 50)]
+
+
+def test_a_kill_whose_end_nobody_saw_is_unknown() -> None:
+    play = Play(earlier("KILL", False, single()), {})
+    climbed, verdict = run(play)
+    assert verdict == "unknown"
+    assert play.sent == [("TERM", 50)]
+    assert climbed.unclear[(50, 500)].startswith("operation old1 was about to send it SIGKILL")
+
+
+def test_a_record_of_a_reused_number_is_anothers() -> None:
+    play = Play(earlier("KILL", True, single(start_time=7)), {50: "KILL"})
+    assert run(play)[1] == "reclaimed"
+    assert play.sent == [("TERM", 50), ("KILL", 50)]
