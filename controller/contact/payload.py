@@ -111,7 +111,7 @@ def agent_modules() -> dict[str, str]:
     modules = {"fleetmem.__init__": ""}
     for path in sorted(AGENT.rglob("*.py")):
         name = ".".join(path.relative_to(AGENT).with_suffix("").parts)
-        if name not in LEFT_OUT:
+        if name.split(".")[0] not in LEFT_OUT:
             modules[f"fleetmem.agent.{name}"] = plain(path.read_text("utf-8"))
     return modules
 

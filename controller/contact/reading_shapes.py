@@ -1,4 +1,4 @@
-"""Which shape of ``agent/shapes.py`` the reading of each probe and action has."""
+"""Which shape of ``agent/shapes/`` the reading of each probe and action has."""
 
 from __future__ import annotations
 
