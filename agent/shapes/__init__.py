@@ -62,6 +62,16 @@ from fleetmem.agent.shapes.pagecache import (
 from fleetmem.agent.shapes.processes import Ancestor, Identities, Identity, Owner
 from fleetmem.agent.shapes.shm import ShmSegment, ShmSegments
 from fleetmem.agent.shapes.signal import SignalResult, SignalResults
+from fleetmem.agent.shapes.ties import (
+    Link,
+    Listener,
+    OwnerRef,
+    OwnerState,
+    Tied,
+    TiedEnvironment,
+    Ties,
+    Unseen,
+)
 from fleetmem.agent.shapes.unit import UnitState
 
 __all__ = [
@@ -93,6 +103,8 @@ __all__ = [
     "Identity",
     "JournalInvocation",
     "JournalRead",
+    "Link",
+    "Listener",
     "LogSource",
     "MemorySettings",
     "MemorySummary",
@@ -102,6 +114,8 @@ __all__ = [
     "NumaNode",
     "NumaNodes",
     "Owner",
+    "OwnerRef",
+    "OwnerState",
     "PageCacheDrop",
     "PageCacheFiles",
     "PathProblem",
@@ -119,8 +133,12 @@ __all__ = [
     "SignalResult",
     "SignalResults",
     "SmallFiles",
+    "Tied",
+    "TiedEnvironment",
+    "Ties",
     "UnitState",
     "Unplaced",
+    "Unseen",
     "WaitGpu",
     "WaitProcess",
 ]
