@@ -1,7 +1,7 @@
 """``@probe``, ``@action`` and the catalogue of what an agent can do.
 
-``MODULES`` is the only list: a call's name leads to its module without importing the
-others. A test keeps it equal to what the modules declare.
+``CALLS`` is the only list: a call's name leads to its module, the shape of its reading and
+its limits without importing any probe. A test keeps it equal to what the modules declare.
 
 The name, docstring, keyword defaults and return annotation of a function are its whole
 contract; the controller derives options, schemas and documentation from them.
@@ -17,63 +17,63 @@ if TYPE_CHECKING:
 
     F = TypeVar("F", bound=Callable[..., Any])
 
-MODULES = {
-    "host.facts": "probes.host",
-    "host.operations": "probes.host",
-    "gpu.devices": "probes.gpu",
-    "gpu.processes": "probes.gpu",
-    "gpu.wait": "probes.gpu",
-    "gpu.holders": "probes.holders",
-    "processes.identity": "probes.processes",
-    "signal.send": "actions.signal",
-    "journal.read": "probes.journal",
-    "engine.find": "probes.engine",
-    "engine.request": "probes.engine_request",
-    "unit.state": "probes.unit",
-    "numa.nodes": "probes.numa",
-    "pagecache.files": "probes.pagecache",
-    "pagecache.drop": "actions.pagecache",
-    "processes.memory": "probes.memory",
-    "cgroups.memory": "probes.cgroup_memory",
-    "shm.segments": "probes.shm",
-}
 
-NVML = ("gpu.devices", "gpu.processes", "gpu.wait")
-"""Calls for the one child that holds the NVML session."""
+class Row:
+    """What both ends know about a call without loading it.
 
-SPAN_SECONDS = 10.0
-SPANS: Dict[str, float] = {
-    "host.facts": 5.0,
-    "host.operations": 5.0,
-    "gpu.devices": 15.0,
-    "gpu.processes": 15.0,
-    "gpu.wait": 3600.0,
-    "gpu.holders": 20.0,
-    "processes.identity": 20.0,
-    "signal.send": 20.0,
-    "journal.read": 60.0,
-    "engine.find": 15.0,
-    "engine.request": 90.0,
-    "pagecache.files": 90.0,
-    "pagecache.drop": 300.0,
-    "processes.memory": 45.0,
-    "cgroups.memory": 20.0,
-    "shm.segments": 45.0,
+    ``module`` is where the function lives, below ``fleetmem.agent``; ``shape`` names its reading
+    in ``agent/shapes``; ``span_seconds`` is how long one call may take unless it says otherwise;
+    ``nvml`` sends it to the one child process that holds the NVML session. What lives in
+    ``actions`` changes the host.
+    """
+
+    __slots__ = ("action", "module", "nvml", "shape", "span_seconds")
+
+    def __init__(
+        self, module: str, shape: str, span_seconds: float = 10.0, nvml: bool = False
+    ) -> None:
+        self.module = module
+        self.shape = shape
+        self.span_seconds = span_seconds
+        self.nvml = nvml
+        self.action = module.startswith("actions.")
+
+
+CALLS = {
+    "host.facts": Row("probes.host", "HostFacts", 5.0),
+    "host.operations": Row("probes.host", "HostOperations", 5.0),
+    "gpu.devices": Row("probes.gpu", "GpuDevices", 15.0, nvml=True),
+    "gpu.processes": Row("probes.gpu", "GpuProcesses", 15.0, nvml=True),
+    "gpu.wait": Row("probes.gpu", "GpuWait", 3600.0, nvml=True),
+    "gpu.holders": Row("probes.holders", "GpuHolders", 20.0),
+    "processes.identity": Row("probes.processes", "Identities", 20.0),
+    "signal.send": Row("actions.signal", "SignalResults", 20.0),
+    "journal.read": Row("probes.journal", "JournalRead", 60.0),
+    "engine.find": Row("probes.engine", "EngineLogs", 15.0),
+    "engine.request": Row("probes.engine_request", "EngineRequest", 90.0),
+    "unit.state": Row("probes.unit", "UnitState"),
+    "numa.nodes": Row("probes.numa", "NumaNodes"),
+    "pagecache.files": Row("probes.pagecache", "PageCacheFiles", 90.0),
+    "pagecache.drop": Row("actions.pagecache", "PageCacheDrop", 300.0),
+    "processes.memory": Row("probes.memory", "ProcessesMemory", 45.0),
+    "cgroups.memory": Row("probes.cgroup_memory", "CgroupsMemory", 20.0),
+    "shm.segments": Row("probes.shm", "ShmSegments", 45.0),
 }
-"""Default timeouts that differ from SPAN_SECONDS. Here, so that serve knows them without
-loading the modules; a test keeps them equal to what the modules declare."""
+"""Every call, one row each: the only list. A call that has no row cannot be declared."""
 
 CATALOGUE: Dict[str, Union[Probe, Action]] = {}
 
 
-def probe(name: str, *, timeout_seconds: float = 10.0, nvml: bool = False) -> Callable[[F], F]:
-    """Declare a probe. The function takes keyword arguments with defaults only.
+def probe(name: str) -> Callable[[F], F]:
+    """Declare a probe that has a row. The function takes keyword arguments with defaults only.
 
-    A parameter called ``emit`` is no option: it receives a function that streams a chunk.
+    A parameter called ``emit`` is not an option: it receives a function that streams a chunk.
     """
 
+    row = CALLS[name]
+
     def declare(func: F) -> F:
-        CATALOGUE[name] = Probe(name, func, timeout_seconds, nvml)
+        CATALOGUE[name] = Probe(name, func, row.span_seconds, row.nvml)
         return func
 
     return declare
@@ -85,12 +85,12 @@ def action(
     plan: Callable[..., Any],
     reversible: bool,
     blast_radius: str,
-    timeout_seconds: float = 10.0,
 ) -> Callable[[F], F]:
     """Declare an action: the same shape as a probe, plus what a person must know first."""
+    row = CALLS[name]
 
     def declare(func: F) -> F:
-        CATALOGUE[name] = Action(name, func, timeout_seconds, plan, reversible, blast_radius)
+        CATALOGUE[name] = Action(name, func, row.span_seconds, plan, reversible, blast_radius)
         return func
 
     return declare
@@ -99,5 +99,5 @@ def action(
 def find(name: str) -> Union[Probe, Action]:
     """The declared probe or action called *name*; KeyError if there is none."""
     if name not in CATALOGUE:
-        __import__("fleetmem.agent." + MODULES[name])
+        __import__("fleetmem.agent." + CALLS[name].module)
     return CATALOGUE[name]

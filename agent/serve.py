@@ -15,7 +15,7 @@ from _signal import SIG_IGN, SIGPIPE, SIGTERM, signal
 
 from fleetmem.agent import lifeline, wire
 from fleetmem.agent.calls import Child, run_once, run_session
-from fleetmem.agent.declare import MODULES, NVML, SPAN_SECONDS, SPANS
+from fleetmem.agent.declare import CALLS
 from fleetmem.agent.kernel import tasks  # noqa: F401  loaded once, not in each child
 from fleetmem.agent.model import FAILED, OK, TIMED_OUT, UNSUPPORTED, Trouble
 
@@ -187,17 +187,17 @@ class _Server:
     def _call(self, message: Dict[str, Any]) -> None:
         message["began"] = time.monotonic()
         name = message.get("name")
-        if not isinstance(name, str) or name not in MODULES:
+        row = CALLS.get(name) if isinstance(name, str) else None
+        if row is None:
             self.answer(message, UNSUPPORTED, "this agent has no call %r" % (name,))
             return
-        message.setdefault("timeout_seconds", SPANS.get(name, SPAN_SECONDS))
-        action = MODULES[name].startswith("actions.")
-        share = _NVML if name in NVML else message.get("share")
-        if isinstance(share, str) and not action:
+        message.setdefault("timeout_seconds", row.span_seconds)
+        share = _NVML if row.nvml else message.get("share")
+        if isinstance(share, str) and not row.action:
             self.shared.setdefault(share, _Shared(share)).queue.append(message)
             self._next(self.shared[share])
             return
-        title = "fleetmem-act" if action else "fleetmem-call"
+        title = "fleetmem-act" if row.action else "fleetmem-call"
         self._adopt(Child.start(title, self._closed_in_children(), run_once, message), message)
 
     def _closed_in_children(self) -> List[int]:

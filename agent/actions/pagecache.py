@@ -42,7 +42,6 @@ def plan(paths: Tuple[str, ...] = (), mode: str = "auto") -> List[str]:
     plan=plan,
     reversible=True,
     blast_radius="the next read of a dropped file comes from disk; a migrated one stays cached",
-    timeout_seconds=300.0,
 )
 def drop(
     *,

@@ -34,7 +34,6 @@ def plan(signal: str = "TERM", targets: Tuple[Dict[str, Any], ...] = ()) -> List
     plan=plan,
     reversible=False,
     blast_radius="the named processes, and what they serve",
-    timeout_seconds=20.0,
 )
 def send(
     *,

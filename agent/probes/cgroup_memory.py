@@ -20,7 +20,7 @@ NO_LIMIT = 1 << 60
 """Version 1 writes a number near the largest where there is no limit."""
 
 
-@probe("cgroups.memory", timeout_seconds=20.0)
+@probe("cgroups.memory")
 def cgroups_memory(*, largest: int = 50, least_bytes: int = 1 << 20) -> CgroupsMemory:
     """Control groups with the memory controller, largest first; each includes its descendants."""
     version, root = find()

@@ -19,7 +19,7 @@ CONTEXT_BYTES = 1 << 20
 """A CUDA context maps more of nvidiactl than that; monitoring tools at most a page."""
 
 
-@probe("engine.find", timeout_seconds=15.0)
+@probe("engine.find")
 def engine_find() -> EngineLogs:
     """Units, containers and files that the GPUs' holders write their output to."""
     found = holders.scan()

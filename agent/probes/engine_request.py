@@ -23,7 +23,7 @@ MOST_PROCESSES = 500
 COMPLETIONS = ("/v1/completions", "/v1/chat/completions")
 
 
-@probe("engine.request", timeout_seconds=90.0)
+@probe("engine.request")
 def engine_request(*, url: str = "", seconds: float = 60.0) -> EngineRequest:
     """One request to a loopback *url*: status, time, and the storage reads meanwhile.
 

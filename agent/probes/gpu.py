@@ -29,7 +29,7 @@ MAX_INSTANCE = 63
 ABSENT = (nvml.NOT_SUPPORTED, nvml.FUNCTION_NOT_FOUND)
 
 
-@probe("gpu.devices", timeout_seconds=15.0, nvml=True)
+@probe("gpu.devices")
 def gpu_devices() -> GpuDevices:
     """Each GPU as NVML describes it: memory, minor number, NUMA node, MIG, persistence.
 
@@ -172,7 +172,7 @@ def _instance(held: nvml.Session, errors: List[str], number: int, handle: Any) -
     }
 
 
-@probe("gpu.processes", timeout_seconds=15.0, nvml=True)
+@probe("gpu.processes")
 def gpu_processes() -> GpuProcesses:
     """NVML's compute, graphics and MPS lists, merged by process, for each GPU.
 

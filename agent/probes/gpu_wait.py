@@ -68,7 +68,7 @@ class _Gpu:
         return self.used is not None and self.used <= self.below
 
 
-@probe("gpu.wait", timeout_seconds=3600.0, nvml=True)
+@probe("gpu.wait")
 def gpu_wait(
     *,
     gpus: Optional[List[int]] = None,

@@ -356,7 +356,7 @@ def has_driver_files(pid: int) -> bool:
     return _Scan(Nodes()).process(pid) is not None
 
 
-@probe("gpu.holders", timeout_seconds=20.0)
+@probe("gpu.holders")
 def gpu_holders() -> GpuHolders:
     """Processes with files of the GPU driver open or mapped, in any of their tasks.
 

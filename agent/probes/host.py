@@ -80,7 +80,7 @@ def _total_bytes() -> Optional[int]:
     return None
 
 
-@probe("host.facts", timeout_seconds=5.0)
+@probe("host.facts")
 def host_facts() -> HostFacts:
     """Boot, kernel, user, pid namespace, the agent's own processes and where its records lie."""
     kernel = os.uname()
@@ -109,7 +109,7 @@ def host_facts() -> HostFacts:
     }
 
 
-@probe("host.operations", timeout_seconds=5.0)
+@probe("host.operations")
 def host_operations() -> HostOperations:
     """The host's ledger: epoch, who holds the lock, and each signal that a run intended."""
     return ledger.operations()

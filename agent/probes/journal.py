@@ -32,7 +32,7 @@ TAIL = 20_000
 OWN, MANAGER, KERNEL = 0, 1, 2
 
 
-@probe("journal.read", timeout_seconds=60.0)
+@probe("journal.read")
 def journal_read(
     *,
     unit: Optional[str] = None,

@@ -63,7 +63,7 @@ def read_status(pid: int) -> Optional[Status]:
     return found if b"VmRSS" in found.fields else None
 
 
-@probe("processes.memory", timeout_seconds=45.0)
+@probe("processes.memory")
 def processes_memory(
     *,
     pids: Tuple[int, ...] = (),

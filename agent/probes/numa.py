@@ -33,7 +33,7 @@ class Zones:
         self.movable_only: Optional[bool] = None
 
 
-@probe("numa.nodes", timeout_seconds=10.0)
+@probe("numa.nodes")
 def numa_nodes(*, vmalloc: bool = True) -> NumaNodes:
     """Each NUMA node with memory: what is in it, whose memory it is, and settings that matter.
 

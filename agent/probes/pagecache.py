@@ -251,7 +251,7 @@ def _percent(part: int, whole: int) -> Optional[float]:
     return round(100.0 * part / whole, 2) if whole > 0 else None
 
 
-@probe("pagecache.files", timeout_seconds=90.0)
+@probe("pagecache.files")
 def pagecache_files(
     *,
     paths: Tuple[str, ...] = (),

@@ -226,7 +226,7 @@ def _identity(work: _Work, found: _Found, links: Optional[peers.Ends]) -> Identi
     }
 
 
-@probe("processes.identity", timeout_seconds=20.0)
+@probe("processes.identity")
 def processes_identity(*, pids: Optional[List[int]] = None) -> Identities:
     """Who each process is: owner, ancestry, launcher, sockets and pipes, memory it pins.
 

@@ -23,7 +23,7 @@ ITEM_SECONDS = 8.0
 MOST_NAMESPACES = 256
 
 
-@probe("shm.segments", timeout_seconds=45.0)
+@probe("shm.segments")
 def shm_segments(*, largest: int = 500, least_bytes: int = 1, seconds: float = 20.0) -> ShmSegments:
     """Files on tmpfs, System V segments and memfds: size, pages in memory, users, dead owners.
 

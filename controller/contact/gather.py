@@ -12,8 +12,8 @@ import re
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from fleetmem.agent.declare import CALLS
 from fleetmem.controller import errors
-from fleetmem.controller.contact.reading_shapes import SHAPES
 from fleetmem.controller.reclaim.survey import Survey
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def _adapter(name: str) -> TypeAdapter[Any]:
 
     from fleetmem.agent import shapes
 
-    return TypeAdapter(getattr(shapes, SHAPES[name]))
+    return TypeAdapter(getattr(shapes, CALLS[name].shape))
 
 
 async def readings(session: Session) -> dict[str, Reading]:

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Union, get_args, get_origin
 
-from fleetmem.controller.contact.reading_shapes import SHAPES
+from fleetmem.agent.declare import CALLS
 from fleetmem.controller.rules.views import VIEWS
 
 
@@ -42,12 +42,12 @@ def probe_of(each: str) -> str:
     """The probe that *each* looks at; *each* itself where it names none."""
     if each in VIEWS:
         return VIEWS[each].probes[0]
-    return next((name for name in _prefixes(each) if name in SHAPES), each)
+    return next((name for name in _prefixes(each) if name in CALLS), each)
 
 
 def sources() -> list[str]:
     """Everything that ``each`` may be, short ones only: views and probes."""
-    return sorted({*VIEWS, *SHAPES})
+    return sorted({*VIEWS, *CALLS})
 
 
 def rows_of(each: str, readings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
@@ -83,9 +83,9 @@ def _split(each: str) -> tuple[Any, list[str]]:
     from fleetmem.agent import shapes
 
     for name in _prefixes(each):
-        if name in SHAPES:
+        if name in CALLS:
             rest = each[len(name) + 1 :]
-            return getattr(shapes, SHAPES[name]), rest.split(".") if rest else []
+            return getattr(shapes, CALLS[name].shape), rest.split(".") if rest else []
     return None, []
 
 

@@ -21,9 +21,9 @@ class Mistake:
 
 def mistake(probe: str, arguments: dict[str, Any]) -> Mistake | None:
     """The first mistake in calling *probe* with *arguments*, or None."""
-    probes = [name for name, module in declare.MODULES.items() if module.startswith("probes.")]
+    probes = [name for name, row in declare.CALLS.items() if not row.action]
     if probe not in probes:
-        if probe in declare.MODULES:
+        if probe in declare.CALLS:
             return Mistake(f"{probe} changes hosts: playbooks call probes only")
         return Mistake(f'there is no probe "{probe[:60]}"', did_you_mean(probe, probes))
     known = {

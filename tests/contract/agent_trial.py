@@ -41,7 +41,7 @@ def echo(*, value=None):
     return {"value": value, "pid": os.getpid(), "parent": os.getppid()}
 
 
-@probe("trial.hang", timeout_seconds=600.0)
+@probe("trial.hang")
 def hang(*, mark="", detached=False, emit=None):
     _start(mark, detached)
     emit({"started": mark})
@@ -80,13 +80,13 @@ def memory(*, mib=1):
     return len(bytearray(mib << 20))
 
 
-@probe("trial.nvml", nvml=True)
+@probe("trial.nvml")
 def in_session(*, seconds=0.0):
     time.sleep(seconds)
     return {"pid": os.getpid()}
 
 
-@probe("trial.nvml_die", nvml=True)
+@probe("trial.nvml_die")
 def session_dies():
     os.kill(os.getpid(), 11)
 
@@ -95,7 +95,7 @@ def plan(path="", seconds=0.0):
     return ["write " + path]
 
 
-@action("trial.act", plan=plan, reversible=True, blast_radius="a file", timeout_seconds=30.0)
+@action("trial.act", plan=plan, reversible=True, blast_radius="a file")
 def act(*, path="", seconds=0.0, emit=None):
     emit({"begun": os.getpid()})
     time.sleep(seconds)
@@ -103,7 +103,13 @@ def act(*, path="", seconds=0.0, emit=None):
         file.write("done")
     return {}
 '''
-_NAMES = ["echo", "hang", "leave", "die", "fail", "files", "memory", "nvml", "nvml_die", "act"]
+_ROWS = {
+    **dict.fromkeys(("echo", "leave", "die", "fail", "files", "memory"), '"probes.trial", "T"'),
+    "hang": '"probes.trial", "T", 600.0',
+    "nvml": '"probes.trial", "T", nvml=True',
+    "nvml_die": '"probes.trial", "T", nvml=True',
+    "act": '"actions.trial", "T", 30.0',
+}
 
 
 @cache
@@ -113,11 +119,9 @@ def payload() -> Payload:
     modules["fleetmem.agent.probes.trial"] = CALLS
     declare = modules["fleetmem.agent.declare"]
     modules["fleetmem.agent.actions.trial"] = CALLS
-    rows = "".join(f'    "trial.{name}": "probes.trial",\n' for name in _NAMES if name != "act")
-    rows += '    "trial.act": "actions.trial",\n'
-    assert declare.count("MODULES = {\n") == declare.count("NVML = (") == 1
-    declare = declare.replace("MODULES = {\n", "MODULES = {\n" + rows)
-    declare = declare.replace("NVML = (", 'NVML = ("trial.nvml", "trial.nvml_die", ')
+    rows = "".join(f'    "trial.{name}": Row({row}),\n' for name, row in _ROWS.items())
+    assert declare.count("CALLS = {\n") == 1
+    declare = declare.replace("CALLS = {\n", "CALLS = {\n" + rows)
     modules["fleetmem.agent.declare"] = declare
     wrap, bootstrap = made.boot()
     parts = (made.pack("core", modules), made.pack("nvml", made.nvml()))

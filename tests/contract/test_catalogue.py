@@ -11,15 +11,15 @@ import pytest
 from fleetmem.agent import declare, shapes
 from fleetmem.agent.model import Action, Probe
 
-NAMES = sorted(declare.MODULES)
+NAMES = sorted(declare.CALLS)
 
 
 def test_the_list_is_what_the_modules_declare() -> None:
-    for module in set(declare.MODULES.values()):
+    for module in {row.module for row in declare.CALLS.values()}:
         importlib.import_module("fleetmem.agent." + module)
     assert sorted(declare.CATALOGUE) == NAMES
     for name, entry in declare.CATALOGUE.items():
-        home = "fleetmem.agent." + declare.MODULES[name]
+        home = "fleetmem.agent." + declare.CALLS[name].module
         assert entry.name == name
         # A module may keep one long probe in a file of its own beside it.
         assert entry.func.__module__.startswith(home)
@@ -36,7 +36,7 @@ def test_an_entry_describes_itself(name: str) -> None:
     hints = typing.get_type_hints(entry.func, vars(shapes) | vars(typing), {"shapes": shapes})
     result = hints.pop("return")
     assert hasattr(result, "__required_keys__")  # a TypedDict
-    assert result.__module__.startswith(f"{shapes.__name__}.")
+    assert result is getattr(shapes, declare.CALLS[name].shape)
     for parameter in inspect.signature(entry.func).parameters.values():
         assert parameter.default is not inspect.Parameter.empty, parameter.name
         assert parameter.name in hints
@@ -57,14 +57,19 @@ def test_an_unknown_name_is_a_key_error() -> None:
         declare.find("gpu.no_such_probe")
 
 
-def test_probes_on_nvml_go_to_the_child_that_holds_it() -> None:
-    on_nvml = {n for n in NAMES if getattr(declare.find(n), "nvml", False)}
-    assert on_nvml == set(declare.NVML) == {"gpu.devices", "gpu.processes", "gpu.wait"}
+@pytest.mark.parametrize("name", NAMES)
+def test_the_row_alone_says_the_limits_and_the_kind(name: str) -> None:
+    row, entry = declare.CALLS[name], declare.find(name)
+    assert entry.timeout_seconds == row.span_seconds
+    assert isinstance(entry, Action) is row.action
+    assert getattr(entry, "nvml", False) is row.nvml
 
 
-def test_serve_knows_spans_and_kinds_without_loading_the_modules() -> None:
-    spans = {name: declare.find(name).timeout_seconds for name in NAMES}
-    assert {n: s for n, s in spans.items() if s != declare.SPAN_SECONDS} == declare.SPANS
-    for name in NAMES:
-        is_action = declare.MODULES[name].startswith("actions.")
-        assert isinstance(declare.find(name), Action) is is_action
+def test_a_call_without_a_row_cannot_be_declared() -> None:
+    with pytest.raises(KeyError, match="no_such_row"):
+        declare.probe("gpu.no_such_row")
+
+
+def test_what_asks_nvml_goes_to_the_child_that_holds_it() -> None:
+    on_nvml = {name for name in NAMES if declare.CALLS[name].nvml}
+    assert on_nvml == {"gpu.devices", "gpu.processes", "gpu.wait"}

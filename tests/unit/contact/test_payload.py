@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetmem.agent.declare import MODULES
+from fleetmem.agent.declare import CALLS
 from fleetmem.agent.services.nvml import NVML_NAMES
 from fleetmem.controller.contact import payload
 
@@ -59,7 +59,7 @@ def test_core_is_what_a_survey_loads_and_the_rest_is_a_part_of_its_own() -> None
 
 def test_the_parts_are_the_whole_agent_and_nothing_else() -> None:
     names = set(payload.agent_modules())
-    wanted = {f"fleetmem.agent.{module}" for module in MODULES.values()}
+    wanted = {f"fleetmem.agent.{row.module}" for row in CALLS.values()}
     assert wanted <= names
     assert not [name for name in names if name.startswith("fleetmem.agent.shapes")]
     assert "fleetmem.agent.boot" not in names
