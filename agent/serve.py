@@ -23,7 +23,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Set
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"
 _OUTPUT_LIMIT_BYTES = 64 * 1024 * 1024
 _REAP_SECONDS = 1.0
 _NVML = "nvml"

@@ -144,7 +144,7 @@ class PlanInvalid(UsageError):
     """The plan is unknown, damaged, or its hash does not fit its content."""
 
     code = "plan_invalid"
-    remedy = "make a new one with: fleetmem reclaim --dry-run"
+    remedy = "make a new plan with reclaim --dry-run"
 
 
 class Unreachable(FleetError):
@@ -423,7 +423,7 @@ class StalePlan(Refused):
     """The plan is expired, or the host was rebooted or changed since it was made."""
 
     code = "stale_plan"
-    remedy = "make a new plan with: fleetmem reclaim --dry-run"
+    remedy = "make a new plan with reclaim --dry-run"
 
 
 class Protected(Refused):

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from fleetmem.controller.reclaim.options import ReclaimOptions as ReclaimOptions
     from fleetmem.controller.run.settings import FleetSettings as FleetSettings
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 _HOMES = {
     "AuditOptions": "fleetmem.controller.logs.audit",
     "Fleet": "fleetmem.controller.fleet",

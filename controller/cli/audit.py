@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 import click
 
 from fleetmem.controller.answer.envelope import Envelope, finish, new_envelope, new_run
 from fleetmem.controller.answer.exit_codes import exit_code
+from fleetmem.controller.answer.step import Reach
 from fleetmem.controller.cli.kit import invoke as engine
 from fleetmem.controller.cli.kit.flags import Command, Common, common, option
 from fleetmem.controller.cli.kit.live import Live
 from fleetmem.controller.cli.kit.screen import Screen
-from fleetmem.controller.cli.kit.source import scope_options, sources
+from fleetmem.controller.cli.kit.source import log_options, scope_options, sources
 from fleetmem.controller.errors import UsageError
 from fleetmem.controller.logs.audit import AuditOptions, merged
 from fleetmem.controller.logs.sources import Sources
@@ -61,7 +63,7 @@ def command(
     """Parse, run, show; the process status."""
     others = tuple(name for name in dict.fromkeys(playbooks) if name != STARTUP)
     if STARTUP not in playbooks and (logs or wanted.named or engine_name):
-        raise UsageError("only the playbook startup reads logs", "say: fleetmem audit startup …")
+        raise UsageError("only the playbook startup reads logs", "use: fleetmem audit startup")
     if logs and others:
         raise UsageError(f"{others[0]} needs hosts, not saved logs")
     _check_engine(engine_name)
@@ -69,13 +71,14 @@ def command(
     screen = Screen(common)
     try:
         begin = time.monotonic()
+        reach = replace(common.reach, logs=log_options(wanted), engine=engine_name)
         if logs:
             envelope, status = _offline(common, logs, engine_name, lines, unmatched)
         else:
             options = AuditOptions(wanted, engine_name, lines, unmatched)
-            envelope, status = _online(common, screen, playbooks, options)
+            envelope, status = _online(common, screen, playbooks, options, reach)
         if STARTUP not in playbooks:
-            screen.lines(folded_lines(envelope, len(others)))
+            screen.lines(folded_lines(envelope, len(others), common.reach))
         else:
             screen.lines(
                 audit_lines(
@@ -84,6 +87,7 @@ def command(
                     unmatched=unmatched,
                     every=wanted.invocation == "all",
                     seconds=time.monotonic() - begin,
+                    reach=reach,
                 )
             )
         if common.output == "csv":
@@ -137,7 +141,11 @@ def _offline(
 
 
 def _online(
-    common: Common, screen: Screen, playbooks: tuple[str, ...], options: AuditOptions
+    common: Common,
+    screen: Screen,
+    playbooks: tuple[str, ...],
+    options: AuditOptions,
+    reach: Reach,
 ) -> tuple[Envelope, int]:
     fleet: Any = engine.load_fleet(common)
     live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
@@ -151,4 +159,4 @@ def _online(
             answers.append(await fleet.audit_startup(options, live.on_event))
         return merged(answers)
 
-    return engine.answered(ask, live, common)
+    return engine.answered(ask, live, common, reach=reach)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from fleetmem.controller.answer.envelope import Envelope, HostEntry
+from fleetmem.controller.answer.step import Reach, complete, next_step
 from fleetmem.controller.cli.kit import ask
 from fleetmem.controller.cli.kit import invoke as engine
 from fleetmem.controller.cli.kit.flags import Command, Common, common, option, word_too_many
@@ -25,6 +26,8 @@ from fleetmem.controller.reclaim.options import (
     UP_TO,
     ReclaimOptions,
 )
+from fleetmem.controller.render.kit.line import Line
+from fleetmem.controller.render.kit.next_steps import next_lines
 from fleetmem.controller.render.reclaim.plan import plan_lines
 from fleetmem.controller.render.reclaim.question import describe, plan_hashes
 from fleetmem.controller.render.reclaim.reclaim import ladder_lines
@@ -264,7 +267,7 @@ def _reclaim(
         nonlocal shown, refused
         with live.asking():
             shown = True
-            agreed = await _approve(entries, options, screen, run)
+            agreed = await _approve(entries, options, screen, run, common.reach)
         refused = not agreed
         return agreed
 
@@ -292,7 +295,7 @@ def _write_plans(path: str, run: str, options: ReclaimOptions, plans: Mapping[st
 
 
 async def _approve(
-    entries: Sequence[HostEntry], options: ReclaimOptions, screen: Screen, run: str
+    entries: Sequence[HostEntry], options: ReclaimOptions, screen: Screen, run: str, reach: Reach
 ) -> bool:
     """Show the plan and find out whether it may be applied."""
     lines = plan_lines(entries, options, screen.width)
@@ -308,12 +311,9 @@ async def _approve(
             entry["reclaim"]["plan"] for entry in entries if entry.get("reclaim", {}).get("targets")
         ]
         ids = plans[0]["id"] if len(plans) == 1 and plans[0] else run
-        screen.aside(
-            [
-                (("nothing was changed: no terminal to ask at", "warn"),),
-                (("  next        ", ""), (f"fleetmem reclaim --apply {ids} --yes", "next")),
-            ]
-        )
+        apply = complete(next_step("reclaim", apply=ids, yes=True), reach)
+        note: Line = (("nothing was changed: no terminal to ask at", "warn"),)
+        screen.aside([note, *next_lines([apply])])
         return False
     return await ask.confirm(*describe(entries))
 

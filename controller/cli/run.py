@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from fleetmem.controller.answer.step import complete, next_step
 from fleetmem.controller.cli.kit import invoke as engine
 from fleetmem.controller.cli.kit.flags import Command, Common, common
 from fleetmem.controller.cli.kit.live import Live
@@ -27,7 +28,8 @@ def command(common: Common, playbook: str) -> int:
     """Parse, run, show; the process status."""
     if playbook == LOGS:
         raise UsageError(
-            "startup reads engines' logs, not readings", f"use: fleetmem audit {LOGS} -H HOSTS"
+            "startup reads engines' logs, not readings",
+            f"use: {complete(next_step(f'audit {LOGS}', common.hosts), common.reach)}",
         )
     screen = Screen(common)
     try:
@@ -45,6 +47,6 @@ def _run(fleet: Any, playbook: str, common: Common, screen: Screen) -> int:
     envelope, status = engine.answered(
         lambda: fleet.run_playbooks([playbook], live.on_event, "run"), live, common
     )
-    screen.lines(folded_lines(envelope, 1))
+    screen.lines(folded_lines(envelope, 1, common.reach))
     screen.data(envelope)
     return status

@@ -130,7 +130,8 @@ def _snapshot(fleet: Any, options: SnapshotOptions, common: Common, screen: Scre
 
     envelope, status = engine.answered(lambda: fleet.snapshot(options, on_event), live, common)
     asked = bool(options.files)
-    screen.lines(snapshot_lines(envelope, asked, screen.width, places_shown=shown))
+    lines = snapshot_lines(envelope, asked, screen.width, places_shown=shown, reach=common.reach)
+    screen.lines(lines)
     if screen.picture:
         screen.drawn(snapshot_svg(envelope))
     screen.rows(envelope, table_rows(envelope))

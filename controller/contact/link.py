@@ -42,6 +42,7 @@ class Linker:
         self._connect = ConnectSettings(
             accept_new_host_key=settings.accept_new_host_key,
             on_new_host_key=self._accepted,
+            reach=settings.reach,
         )
 
     async def open(self, host: Host, phase: Callable[[str], Any]) -> Link:

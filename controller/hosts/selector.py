@@ -12,6 +12,7 @@ import os
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 
+from fleetmem.controller.answer.step import Reach, complete, next_step
 from fleetmem.controller.errors import InventoryInvalid, NoHostsMatch, RangeTooLarge, UsageError
 from fleetmem.controller.hosts.address import Target, is_ipv6, parse_target
 from fleetmem.controller.hosts.inventory import Host, Inventory
@@ -269,5 +270,6 @@ def _nearest(word: str, known: Iterable[str]) -> str:
 
 def _where(inventory: Inventory) -> str:
     if inventory.file is not None:
-        return f"the inventory is {inventory.file}; fleetmem hosts -H @all lists it"
+        every = complete(next_step("hosts", "@all"), Reach(str(inventory.file)))
+        return f"the inventory is {inventory.file}; {every} lists it"
     return "there is no inventory; name one with -i, or write user@host:port or localhost"

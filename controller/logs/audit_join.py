@@ -6,9 +6,10 @@ driver still names, or file pages on the GPU's NUMA node.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
+
+from fleetmem.controller.answer.step import next_step
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Finding, Reading
@@ -67,12 +68,10 @@ def held_then(
         for one in pages
     ]
     gpus = sorted({one["gpu"] for one in holders})
-    name = shlex.quote(host)
-    steps = [
-        f"fleetmem reclaim -H {name} --gpu {','.join(map(str, gpus))} --dry-run"
-        if gpus
-        else f"fleetmem snapshot -H {name}"
-    ]
+    held = ",".join(map(str, gpus))
+    step = (
+        next_step("reclaim", host, gpu=held, dry_run=True) if gpus else next_step("snapshot", host)
+    )
     return {
         "rule": "startup/held-then",
         "severity": "critical",
@@ -87,7 +86,7 @@ def held_then(
         },
         "advice": "Free that first, then start again; no setting of the engine is at fault."
         + (ALIVE if any(not one["dead"] for one in holders) else ""),
-        "next": steps,
+        "next": [str(step)],
     }
 
 

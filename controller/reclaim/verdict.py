@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fleetmem.controller.answer.envelope import VERDICTS, Verdict
+from fleetmem.controller.answer.step import Step, next_step
 from fleetmem.controller.reclaim.bound import TOLERANCE_BYTES, beside_lists, may_be_unlisted
 from fleetmem.controller.reclaim.survey import HEIR_CTL_BYTES
 from fleetmem.controller.text.sizes import count, gib
@@ -109,9 +110,7 @@ def untouched(
             pids = ", ".join(map(str, row.candidates))
             dead = ", ".join(map(str, row.dead))
             why = f"NVML names dead {dead}; {pids} could have its files and are unrelated"
-            step = tuple(
-                f"fleetmem reclaim -H {host} --pid {pid} --dry-run" for pid in row.candidates
-            )
+            step = tuple(_dry(host, pid=pid) for pid in row.candidates)
             return GpuJudgement(gpu, "held_by", used, why, step)
     keepers = [s for s in plan.spared if gpu in s.member.held]
     kept = ", ".join(f"{s.member.name} {s.member.pid}" for s in keepers[:3])
@@ -125,7 +124,7 @@ def untouched(
         if reached:
             why += _all_the_same([s.member for s in reached], len(keepers))
         why += _on_no_list(survey, gpu, bound)
-        steps = [f"fleetmem reclaim -H {host} {s.reach} --dry-run" for s in reached]
+        steps = [_reaching(host, s.reach) for s in reached]
         steps += [
             s.member.process["owner"]["stop_command"] or ""
             for s in forced
@@ -303,7 +302,7 @@ def _still_alive(
         states = {climbed.stuck.get(m.key, "?") for m in killed}
         why = f"{names}: SIGKILL is pending, kernel state {', '.join(sorted(states))}"
         return GpuJudgement(gpu, "unkillable", used, why)
-    step = f"fleetmem reclaim -H {host} --gpu {gpu} --up-to heirs --dry-run"
+    step = _dry(host, gpu=gpu, up_to="heirs")
     return GpuJudgement(gpu, "held_by", used, f"{names} still runs", (step,))
 
 
@@ -332,7 +331,7 @@ def _still_used(
     for row in members.ambiguous:
         if row.gpu == gpu:
             pids = ", ".join(map(str, row.candidates))
-            steps = tuple(f"fleetmem reclaim -H {host} --pid {p} --dry-run" for p in row.candidates)
+            steps = tuple(_dry(host, pid=pid) for pid in row.candidates)
             why = f"{pids} could have the files of a dead target and are unrelated"
             return GpuJudgement(gpu, "held_by", used, why, steps)
     again = [m for m in fresh if any(_same_start(m, t.member) for t in plan.targets)]
@@ -346,7 +345,7 @@ def _still_used(
     if grown:
         names = ", ".join(f"{m.name} {m.pid}" for m in grown[:3])
         why = f"the memory moved to {names}: it imported it over CUDA IPC"
-        step = f"fleetmem reclaim -H {host} --pid {grown[0].pid} --dry-run"
+        step = _dry(host, pid=grown[0].pid)
         return GpuJudgement(gpu, "held_by", used, why, (step,))
     named = _without_files(after, gpu)
     if named:
@@ -421,11 +420,20 @@ def _grown(plan: Plan, now: list[Member], gpu: int) -> list[Member]:
 
 
 def _cache(host: str) -> tuple[str, ...]:
-    return (f"fleetmem snapshot -H {host}", f"fleetmem reclaim -H {host} --cache --dry-run")
+    return (str(next_step("snapshot", host)), _dry(host, cache=True))
 
 
 def _again(host: str, gpu: int) -> str:
-    return f"fleetmem reclaim -H {host} --gpu {gpu} --dry-run"
+    return _dry(host, gpu=gpu)
+
+
+def _dry(host: str, **scope: object) -> str:
+    return str(next_step("reclaim", host, **scope, dry_run=True))
+
+
+def _reaching(host: str, option: str) -> str:
+    """A dry run with the scope option that would include a spared process."""
+    return str(Step(("reclaim",), host, (tuple(option.split(" ", 1)), ("--dry-run",))))
 
 
 ADVICE: dict[Verdict, str] = {

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from fleetmem.controller.answer.envelope import Envelope, HostEntry, new_envelope
 from fleetmem.controller.answer.fold import fold_hosts, template
+from fleetmem.controller.answer.step import folded
 from fleetmem.controller.memory.parts import PhaseMark, PhaseTaken
 from fleetmem.controller.render.diff import diff_lines
-from fleetmem.controller.render.kit.findings import finding_lines, finding_steps
+from fleetmem.controller.render.kit.findings import finding_lines
 from fleetmem.controller.render.kit.line import WIDTH, Line, left, right, wrap
+from fleetmem.controller.render.kit.next_steps import next_lines
 from fleetmem.controller.render.snapshot.snapshot import look_lines
 from fleetmem.controller.startup.read.prefix import pieces, split_head
 from fleetmem.controller.text.safe import safe
@@ -156,16 +157,11 @@ def _changed(envelope: Envelope, before: str, after: str) -> Envelope:
 
 def _next(envelope: Envelope) -> list[Line]:
     """The commands of the findings, then each host's own, equal ones of several hosts folded."""
-    lines = finding_steps(envelope["findings"])
-    said = {step for one in envelope["findings"] for step in one["next"]}
-    commands: dict[str, list[str]] = {}
-    for entry in envelope["hosts"]:
-        for step in entry["follow"]["next"] if "follow" in entry else ():
-            if step not in said:
-                name = shlex.quote(entry["host"])
-                bare = step.replace(f" -H {name} ", " -H \0 ", 1)
-                commands.setdefault(bare, []).append(entry["host"])
-    for bare, hosts in commands.items():
-        text = safe(bare.replace("\0", shlex.quote(fold_hosts(hosts))))
-        lines.append((("  next   " if not lines else " " * 9, "dim"), (text, "next")))
-    return lines
+    said = [step for one in envelope["findings"] for step in one["next"]]
+    own = [
+        (entry["host"], step)
+        for entry in envelope["hosts"]
+        for step in (entry["follow"]["next"] if "follow" in entry else ())
+        if step not in said
+    ]
+    return next_lines([*said, *(step for step, _ in folded(own))])

@@ -10,10 +10,11 @@ import fnmatch
 import shlex
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, cast
 
 from fleetmem.controller.answer.fold import fold_hosts
+from fleetmem.controller.answer.step import read
 from fleetmem.controller.rules.fields import value_of
 from fleetmem.controller.rules.views import VIEWS, Look
 from fleetmem.controller.rules.wording import fill, is_number, placeholders, plain_format
@@ -264,8 +265,8 @@ def _step(text: str, names: Mapping[str, Any], hosts: str) -> str | None:
             return None
         parts = value if isinstance(value, list) else [value]
         values[name] = " ".join(shlex.quote(str(part)) for part in parts)
-    step = plain_format(text, values)
-    words = step.split(" ")
-    if words[0] == "fleetmem" and len(words) > 1 and "-H" not in words:
-        words.insert(2, f"-H {shlex.quote(hosts)}")
-    return " ".join(words)
+    text = plain_format(text, values)
+    step = read(text)
+    if step is None:
+        return text
+    return str(step if step.hosts is not None else replace(step, hosts=hosts))

@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fleetmem.controller.answer.step import DIRECT, Reach
+
 if TYPE_CHECKING:
     from pathlib import Path
 
@@ -25,6 +27,7 @@ class FleetSettings:
     ``host_timeout_seconds`` bounds connecting to a host and reading it; changing it is
     bounded by the ladder's own spans on top. ``run_lookup`` gives the hosts of an earlier
     run for ``@run:ID:OUTCOME``. ``history_dir`` None means the user's state directory.
+    ``reach`` is what the commands in hints must repeat.
     """
 
     fanout: int = 64
@@ -34,3 +37,4 @@ class FleetSettings:
     sudo_password: str | None = field(default=None, repr=False)
     agent_cache: bool = True
     history_dir: Path | None = None
+    reach: Reach = DIRECT

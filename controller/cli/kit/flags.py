@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import click
 
+from fleetmem.controller.answer.step import Reach
 from fleetmem.controller.cli.kit.values import span
 from fleetmem.controller.errors import UsageError
 
@@ -35,6 +36,11 @@ class Common:
     fail_on: str = "never"
     accept_new_host_key: bool = False
     ask_sudo_password: bool = False
+
+    @property
+    def reach(self) -> Reach:
+        """What a later command must repeat to reach the same hosts."""
+        return Reach(self.inventory, self.ask_sudo_password)
 
 
 class Option(click.Option):

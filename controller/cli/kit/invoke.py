@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller.answer.envelope import Envelope
 from fleetmem.controller.answer.exit_codes import exit_code
+from fleetmem.controller.answer.step import Reach, complete_next
 from fleetmem.controller.cli.kit.flags import Common
-from fleetmem.controller.cli.kit.given import name_given
 from fleetmem.controller.errors import (
     EXIT_SIGINT,
     EXIT_SIGTERM,
@@ -40,6 +40,7 @@ def load_fleet(common: Common) -> Any:
             accept_new_host_key=common.accept_new_host_key,
             sudo_password=ask_password() if common.ask_sudo_password else None,
             run_lookup=run_lookup,
+            reach=common.reach,
         ),
     )
 
@@ -73,6 +74,7 @@ def answered(
     live: Live,
     common: Common,
     plan_only: Callable[[], bool] = lambda: False,
+    reach: Reach | None = None,
 ) -> tuple[Envelope, int]:
     """The envelope that *ask* gives, its commands to copy whole, events shown meanwhile; and the
     process status, which stands in it too. ``plan_only`` says afterwards whether a plan was all
@@ -83,7 +85,7 @@ def answered(
             return await ask()
 
     envelope, signal_code = run(work, live.note)
-    name_given(envelope, common)
+    complete_next(envelope, reach or common.reach)
     status = exit_code(
         envelope,
         plan_only=plan_only(),

@@ -15,7 +15,6 @@ from typing import Any
 
 from fleetmem.controller.answer.envelope import Envelope
 from fleetmem.controller.cli.kit.flags import PICTURE, Common
-from fleetmem.controller.cli.kit.given import whole_lines
 from fleetmem.controller.cli.kit.stdout import lose, put
 from fleetmem.controller.errors import UsageError
 from fleetmem.controller.render.kit.csv_text import csv_text
@@ -30,7 +29,6 @@ class Screen:
     whether they look at it."""
 
     def __init__(self, common: Common) -> None:
-        self._common = common
         self.table = common.output == "table"
         self.picture = common.output == PICTURE
         self._output = common.output
@@ -59,11 +57,11 @@ class Screen:
         """Part of the answer for people; nothing where the answer is data."""
         if self.table:
             colour = self._target is None and wants_colour(sys.stdout)
-            self._write(paint(whole_lines(lines, self._common), colour))
+            self._write(paint(lines, colour))
 
     def aside(self, lines: Sequence[Line]) -> None:
         """Lines that a person must see even where the answer goes elsewhere."""
-        self._error(paint(whole_lines(lines, self._common), wants_colour(sys.stderr)))
+        self._error(paint(lines, wants_colour(sys.stderr)))
 
     def note(self, text: str) -> None:
         """One line beside the answer; ``-q`` silences it."""

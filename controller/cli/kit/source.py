@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from fleetmem.controller.answer.step import Option
 from fleetmem.controller.cli.kit.flags import option
 from fleetmem.controller.errors import UsageError
 from fleetmem.controller.logs.sources import Sources
@@ -43,6 +44,17 @@ def scope_options(wanted: Sources) -> list[str]:
         "--directory": wanted.directory is not None,
     }
     return [name for name, there in given.items() if there]
+
+
+def log_options(wanted: Sources) -> tuple[Option, ...]:
+    """What a later command must repeat to see the same journal; not which start or unit of it."""
+    given = (
+        ("--user-unit-of", wanted.user),
+        ("--boot", wanted.boot),
+        ("--since", wanted.since),
+        ("--directory", wanted.directory),
+    )
+    return tuple((name, value) for name, value in given if value is not None)
 
 
 def sources(function: Callable[..., int]) -> Any:

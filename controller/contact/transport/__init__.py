@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
+from fleetmem.controller.answer.step import DIRECT, Reach
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -33,11 +35,13 @@ class ConnectSettings:
     ``on_new_host_key`` is called with (host name, fingerprint, known_hosts path) for each key
     accepted under ``accept_new_host_key``. ``retry_seconds`` bounds the retries of connections
     that a busy sshd drops; ``endpoint_limit`` is how many handshakes one address and port get
-    at a time. ``config_files`` None means ``~/.ssh/config`` where there is one. ``shared`` is
+    at a time. ``reach`` is what commands in
+    hints repeat. ``config_files`` None means ``~/.ssh/config`` where there is one. ``shared`` is
     the transports' own: what is parsed once, and the connections to jump hosts.
     """
 
     accept_new_host_key: bool = False
+    reach: Reach = DIRECT
     on_new_host_key: Callable[[str, str, str], None] | None = None
     login_timeout_seconds: float = 60.0
     retry_seconds: float = 60.0

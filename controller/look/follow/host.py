@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import shlex
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from fleetmem.controller.answer.step import DIRECT, Reach, complete, next_step
 from fleetmem.controller.contact.gather import judging
 from fleetmem.controller.errors import TimedOut
 from fleetmem.controller.look.follow.marks import FAILED, PHASES, READY, Mark, Told, due, told
@@ -73,6 +73,7 @@ class Follower:
     say: Callable[[str], None]
     phase: Callable[[str], None]
     timeout_seconds: float
+    reach: Reach = DIRECT
     _taken: set[str] = field(default_factory=set)
     _over: set[str] = field(default_factory=set)
     _told: Told = field(default_factory=Told)
@@ -245,7 +246,7 @@ class Follower:
         taken = ", ".join(one["phase"] for one in self.section["phases"]) or "nothing"
         return TimedOut(
             f"{unit} {what} within {self.timeout_seconds:g} s; taken: {taken}",
-            f"see what it logs: fleetmem logs -H {shlex.quote(self.host)} -u {shlex.quote(unit)}",
+            f"see what it logs: {complete(next_step('logs', self.host, unit=unit), self.reach)}",
         )
 
     def _missing(self) -> None:

@@ -7,7 +7,6 @@ their names. The follow itself is a run too: every host's last snapshot, and wha
 from __future__ import annotations
 
 import asyncio
-import shlex
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from fleetmem.controller import errors
 from fleetmem.controller.answer import envelope as env
 from fleetmem.controller.answer.exit_codes import exit_code
 from fleetmem.controller.answer.fold import fold_hosts
+from fleetmem.controller.answer.step import Step, next_step
 from fleetmem.controller.contact import link
 from fleetmem.controller.contact.memory_gather import memory_readings, partial
 from fleetmem.controller.hosts.nodeset import expand
@@ -151,6 +151,7 @@ class _FollowRun:
             amend=lambda name: self._phases[name].record(host),
             say=lambda text: self._on_event({"kind": "follow", "host": host, "text": text}),
             phase=phase,
+            reach=self._settings.reach,
             timeout_seconds=self._options.timeout_seconds,
         ).run()
 
@@ -215,17 +216,16 @@ class _FollowRun:
 
 def _steps(host: str, section: Follow) -> list[str]:
     """Commands that go on from here."""
-    on = f"-H {shlex.quote(host)} --unit {shlex.quote(section['unit'])}"
     if section["invocation"] is None:
         return []
     taken = [one["phase"] for one in section["phases"]]
     steps = []
     if len(taken) > 2:
-        steps.append(f"fleetmem diff {taken[0]} {taken[-1]}")
-    steps.append(f"fleetmem audit startup {on}")
+        steps.append(Step(("diff", taken[0], taken[-1])))
+    steps.append(next_step("audit startup", host, unit=section["unit"]))
     if section["status"] != "ready":
-        steps.append(f"fleetmem logs {on}")
-    return steps
+        steps.append(next_step("logs", host, unit=section["unit"]))
+    return list(map(str, steps))
 
 
 def _failed_starts(envelope: Envelope) -> list[Finding]:
@@ -238,7 +238,6 @@ def _failed_starts(envelope: Envelope) -> list[Finding]:
     for text, entries in groups.items():
         section = entries[0]["follow"]
         hosts = fold_hosts(entry["host"] for entry in entries)
-        on = f"-H {shlex.quote(hosts)} --unit {shlex.quote(section['unit'])}"
         restarts = max(entry["follow"]["restarts"] for entry in entries)
         say = f"{section['unit']} did not start: {text}"
         if restarts:
@@ -251,7 +250,10 @@ def _failed_starts(envelope: Envelope) -> list[Finding]:
                 "subject": section["unit"],
                 "evidence": {"say": say, "text": text, "restarts": restarts},
                 "advice": None,
-                "next": [f"fleetmem audit startup {on}", f"fleetmem logs {on}"],
+                "next": [
+                    str(next_step(verb, hosts, unit=section["unit"]))
+                    for verb in ("audit startup", "logs")
+                ],
             }
         )
     return found

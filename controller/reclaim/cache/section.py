@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, cast
 
+from fleetmem.controller.answer.step import next_step
 from fleetmem.controller.reclaim.cache.plan import CacheEnd, CachePlan, verdict
 
 if TYPE_CHECKING:
@@ -201,17 +201,24 @@ def _gpus(
 
 
 def _next(plan: CachePlan, word: str, host: str) -> list[str]:
-    where = f"-H {shlex.quote(host)}"
     again = word == "reclaimed" and plan.unlisted > 0
     if word == "planned" or again:
-        paths = " ".join(shlex.quote(path) for path in plan.paths)
-        mode = f" --cache-mode {plan.mode}" if plan.mode != "auto" else ""
-        if plan.post_check is not None:
-            mode += f" --post-check {shlex.quote(plan.post_check)}"
-        return [f"fleetmem reclaim {where} --cache{' ' + paths if paths else ''}{mode} --yes"]
+        mode = plan.mode if plan.mode != "auto" else None
+        return [
+            str(
+                next_step(
+                    "reclaim",
+                    host,
+                    cache=plan.paths,
+                    cache_mode=mode,
+                    post_check=plan.post_check,
+                    yes=True,
+                )
+            )
+        ]
     if word == "reclaimed":
-        return [f"fleetmem snapshot {where} --phase after-action"]
+        return [str(next_step("snapshot", host, phase="after-action"))]
     if word == "nothing_to_do" and plan.spared and plan.spared[0].mapped_by:
         folder = os.path.dirname(plan.spared[0].file.path)
-        return [f"fleetmem snapshot {where} --files {shlex.quote(folder)}"]
+        return [str(next_step("snapshot", host, files=folder))]
     return []

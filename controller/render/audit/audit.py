@@ -5,11 +5,11 @@ Pure: an envelope in, styled lines or flat rows out.
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fleetmem.controller.answer.envelope import Envelope, HostEntry, hosts_of, reading_of
+from fleetmem.controller.answer.step import DIRECT, Reach, Step
 from fleetmem.controller.render.audit.audit_fold import (
     Row,
     equal_row,
@@ -18,9 +18,10 @@ from fleetmem.controller.render.audit.audit_fold import (
     rest_rows,
 )
 from fleetmem.controller.render.kit.data import flat_findings
-from fleetmem.controller.render.kit.findings import finding_lines, finding_steps
+from fleetmem.controller.render.kit.findings import finding_lines
 from fleetmem.controller.render.kit.line import WIDTH, Line, left, right, wrap
-from fleetmem.controller.render.startup.startup import startup_lines
+from fleetmem.controller.render.kit.next_steps import finding_steps, next_lines
+from fleetmem.controller.render.startup.startup import log_step, startup_lines
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import count
 
@@ -47,15 +48,16 @@ def audit_lines(
     unmatched: bool = False,
     every: bool = False,
     seconds: float | None = None,
+    reach: Reach = DIRECT,
 ) -> list[Line]:
     """The screen of an ``audit startup`` run."""
     if len(envelope["hosts"]) > WHOLE_SCREENS:
-        return _folded(envelope, seconds)
+        return _folded(envelope, seconds, reach)
     lines: list[Line] = []
     for entry in envelope["hosts"]:
         if lines:
             lines.append(())
-        lines += _whole(entry, envelope, evidence, unmatched, every, seconds)
+        lines += _whole(entry, envelope, evidence, unmatched, every, seconds, reach)
     return lines
 
 
@@ -66,6 +68,7 @@ def _whole(
     unmatched: bool,
     every: bool,
     seconds: float | None,
+    reach: Reach,
 ) -> list[Line]:
     lines: list[Line] = []
     started: Sequence[Mapping[str, Any]] = startups(entry)
@@ -90,6 +93,7 @@ def _whole(
             every=every,
             free_now_bytes=free_now_bytes(entry),
             seconds=seconds,
+            reach=reach,
         )
     if entry["error"] is not None:
         error = entry["error"]
@@ -158,7 +162,7 @@ def reasons(entry: HostEntry) -> list[str]:
     ]
 
 
-def _folded(envelope: Envelope, seconds: float | None) -> list[Line]:
+def _folded(envelope: Envelope, seconds: float | None, reach: Reach) -> list[Line]:
     equal, text = equal_row(envelope)
     rows = finding_rows(envelope)
     rows += rest_rows(envelope, rows, equal, reasons)
@@ -172,9 +176,7 @@ def _folded(envelope: Envelope, seconds: float | None) -> list[Line]:
         lines += [(("      " + piece, "dim"),) for piece in wrap(safe(text), WIDTH - 6)]
     lines.append(())
     lines.append(((_tally(rows, equal), ""),))
-    for number, command in enumerate(_next(envelope, rows)):
-        lines.append((("  next   " if number == 0 else " " * 9, "dim"), (safe(command), "next")))
-    return lines
+    return [*lines, *next_lines(_next(envelope, rows, reach))]
 
 
 def _title(envelope: Envelope, seconds: float | None) -> str:
@@ -220,7 +222,7 @@ def _tally(rows: Sequence[Row], equal: Sequence[str]) -> str:
     return f"{text} · {len(equal)} equal" if equal else text
 
 
-def _next(envelope: Envelope, rows: Sequence[Row]) -> list[str]:
+def _next(envelope: Envelope, rows: Sequence[Row], reach: Reach) -> list[Step]:
     """The whole screen of the worst host."""
     worst = next((row for row in rows if row.kind in ("critical", "warn")), None)
     if worst is None:
@@ -228,10 +230,7 @@ def _next(envelope: Envelope, rows: Sequence[Row]) -> list[str]:
     host = worst.hosts[0]
     entry = next(one for one in envelope["hosts"] if one["host"] == host)
     one = startups(entry)[0] if startups(entry) else {}
-    if host.startswith("file:"):
-        return [f"fleetmem audit startup --log {shlex.quote(str(one.get('source') or host[5:]))}"]
-    unit = f" --unit {shlex.quote(one['unit'])}" if one.get("unit") else ""
-    return [f"fleetmem audit startup -H {shlex.quote(host)}{unit}"]
+    return [log_step(host, one, reach)]
 
 
 def audit_rows(envelope: Envelope) -> list[dict[str, Any]]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Sequence
 
 from fleetmem.controller.answer.envelope import Envelope, Finding, HostEntry
 from fleetmem.controller.answer.fold import fold_hosts
+from fleetmem.controller.answer.step import DIRECT, Reach, Step, complete, next_step
 from fleetmem.controller.hosts.nodeset import expand
 from fleetmem.controller.render.kit.line import WIDTH, Line, cells, clip, left, right, wrap
+from fleetmem.controller.render.kit.next_steps import next_lines
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import count
 
@@ -17,7 +18,6 @@ _HOSTS = 16
 _RULE = 28
 _LONG_RULE = 36
 _LINES = 3
-_MAX_NEXT = 6
 
 
 def finding_lines(findings: Sequence[Finding], width: int = WIDTH) -> list[Line]:
@@ -37,24 +37,7 @@ def finding_lines(findings: Sequence[Finding], width: int = WIDTH) -> list[Line]
     return lines
 
 
-def finding_steps(findings: Sequence[Finding]) -> list[Line]:
-    """The commands at the end, whole, each once."""
-    return step_lines([step for one in findings for step in one["next"]])
-
-
-def step_lines(commands: Sequence[str]) -> list[Line]:
-    """Whole commands to copy, each once."""
-    steps = list(dict.fromkeys(commands))
-    lines: list[Line] = []
-    for step in steps[:_MAX_NEXT]:
-        lead = "  next   " if not lines else " " * 9
-        lines.append(((lead, "dim"), (safe(step), "next")))
-    if len(steps) > _MAX_NEXT:
-        lines.append(((f"{' ' * 9}… {len(steps) - _MAX_NEXT} more; -o json lists all", "dim"),))
-    return lines
-
-
-def folded_lines(envelope: Envelope, playbooks: int) -> list[Line]:
+def folded_lines(envelope: Envelope, playbooks: int, reach: Reach = DIRECT) -> list[Line]:
     """Many hosts: a row a finding, then hosts without an answer, then those that are equal.
 
     Every target stands in at least one row.
@@ -79,7 +62,7 @@ def folded_lines(envelope: Envelope, playbooks: int) -> list[Line]:
     quiet = [entry["host"] for entry in entries if entry["host"] not in found]
     if quiet:
         lines += _row("✓", "good", len(quiet), fold_hosts(quiet), "–", "nothing found", wide)
-    return [*lines, (), *_tally(envelope)]
+    return [*lines, (), *_tally(envelope, reach)]
 
 
 def _order(one: Finding) -> tuple[int, int]:
@@ -136,19 +119,14 @@ def _troubles(entries: Sequence[HostEntry]) -> dict[str, list[str]]:
     return found
 
 
-def _tally(envelope: Envelope) -> list[Line]:
+def _tally(envelope: Envelope, reach: Reach) -> list[Line]:
     counts = {word: sum(one["severity"] == word for one in envelope["findings"]) for word in MARKS}
     hosts = {name for one in envelope["findings"] for name in expand(one["hosts"])}
     parts = ", ".join(f"{n} {word}" for word, n in counts.items() if n) or "nothing found"
     on = f" on {count(len(hosts), 'host')}" if hosts else ""
-    lines: list[Line] = [((parts + on, ""),)]
-    bad = [e for e in envelope["hosts"] if e["outcome"] not in ("ok", "partial")]
-    lines += finding_steps(envelope["findings"])
+    bad = {entry["outcome"] for entry in envelope["hosts"]} - {"ok", "partial"}
+    steps: list[str | Step] = [step for one in envelope["findings"] for step in one["next"]]
     if bad:
-        words = sorted({entry["outcome"] for entry in bad})
-        lead = "         " if len(lines) > 1 else "  next   "
-        selector = ",".join(f"@run:{envelope['run']['id']}:{word}" for word in words)
-        lines.append(
-            ((lead, "dim"), (f"fleetmem hosts --check -H {shlex.quote(selector)}", "next"))
-        )
-    return lines
+        selector = ",".join(f"@run:{envelope['run']['id']}:{word}" for word in sorted(bad))
+        steps.append(complete(next_step("hosts", selector, check=True), reach))
+    return [((parts + on, ""),), *next_lines(steps)]

@@ -10,7 +10,7 @@ from fleetmem.controller.answer.fold import fold_hosts, fold_numbers, template
 from fleetmem.controller.memory.table import directory
 from fleetmem.controller.reclaim.cache.plan import WOULD_BE
 from fleetmem.controller.render.kit.line import WIDTH, Line, joined, left, right, wrap
-from fleetmem.controller.render.kit.next_steps import next_lines
+from fleetmem.controller.render.reclaim.verdicts import reclaim_steps
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import (
     GIB,
@@ -127,7 +127,7 @@ def cache_result_lines(entries: Sequence[HostEntry]) -> list[Line]:
         if len(group) == 1:
             lines += _nodes(group[0], indent)
         lines += _checks(group, indent)
-    return lines + next_lines(entries)
+    return lines + reclaim_steps(entries, WIDTH)
 
 
 def _said(entry: HostEntry) -> tuple[str, str]:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fleetmem.controller.answer.envelope import VERDICTS, Envelope, HostEntry
 from fleetmem.controller.answer.fold import fold_hosts, template
 from fleetmem.controller.render.kit.line import WIDTH, Line, clip, left, right, wrap
-from fleetmem.controller.render.kit.next_steps import next_lines
+from fleetmem.controller.render.kit.next_steps import next_of_hosts
 from fleetmem.controller.render.reclaim.plan import hosts_first
 from fleetmem.controller.render.reclaim.verdict_text import counts, evidence, judged, text_of
 from fleetmem.controller.text.safe import safe
@@ -27,7 +27,17 @@ def verdict_lines(envelope: Envelope, width: int = WIDTH) -> list[Line]:
     """The answer of a reclaim; one host in words, several as folded rows and counts."""
     entries = envelope["hosts"]
     lines = _one(entries[0], width) if len(entries) == 1 else _many(envelope, width)
-    return [*lines, *next_lines(entries, width)]
+    return [*lines, *reclaim_steps(entries, width)]
+
+
+def reclaim_steps(entries: Sequence[HostEntry], width: int) -> list[Line]:
+    """The commands of all hosts, those of the worst verdicts first."""
+    shown = sorted(
+        (entry for entry in entries if "reclaim" in entry),
+        key=lambda entry: VERDICTS.index(entry["reclaim"]["verdict"]),
+    )
+    rows = [(entry["host"], step) for entry in shown for step in entry["reclaim"]["next"]]
+    return next_of_hosts(rows, len(entries), width)
 
 
 def _mark(entry: HostEntry) -> tuple[str, str, str]:

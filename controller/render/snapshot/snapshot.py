@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import shlex
 from collections import Counter
 from collections.abc import Sequence
 
 from fleetmem.controller.answer.envelope import Envelope, HostEntry, absent, hosts_of, reading_of
 from fleetmem.controller.answer.fold import fold_hosts, fold_names
+from fleetmem.controller.answer.step import DIRECT, Reach, Step, complete, next_step, read
 from fleetmem.controller.memory.parts import Snapshot
-from fleetmem.controller.render.kit.findings import finding_lines, step_lines
+from fleetmem.controller.render.kit.findings import finding_lines
 from fleetmem.controller.render.kit.line import WIDTH, Line, cells, joined, left, right, wrap
+from fleetmem.controller.render.kit.next_steps import next_lines
 from fleetmem.controller.render.snapshot.file_table import file_lines, wants_files
 from fleetmem.controller.render.snapshot.holder_table import (
     folded_holder_lines,
@@ -110,32 +111,37 @@ def _unread(entry: HostEntry, width: int) -> list[Line]:
 
 
 def snapshot_lines(
-    envelope: Envelope, asked: bool = False, width: int = WIDTH, *, places_shown: bool = False
+    envelope: Envelope,
+    asked: bool = False,
+    width: int = WIDTH,
+    *,
+    places_shown: bool = False,
+    reach: Reach = DIRECT,
 ) -> list[Line]:
     """The whole screen. *places_shown*: the first part of one host is on the screen already."""
     lines = look_lines(envelope, asked, width, places_shown=places_shown)
-    return [*lines, *step_lines(_steps(envelope))]
+    return [*lines, *next_lines(_steps(envelope, reach), width)]
 
 
-def _steps(envelope: Envelope) -> list[str]:
-    """What findings lead to, and one dry run for all holders that nobody is left of."""
+def _steps(envelope: Envelope, reach: Reach) -> list[str]:
+    """What findings lead to, and one dry run for all holders whose launcher is gone."""
     hosts = orphaned(envelope["hosts"])
-    steps = [
-        step
-        for one in envelope["findings"]
-        for step in one["next"]
-        if not (_is_dry_run(step, one["hosts"]) and {*hosts_of(one, envelope)} <= {*hosts})
-    ]
-    return [*steps, f"fleetmem reclaim{_of(fold_hosts(hosts))}"] if hosts else steps
+    if not hosts:
+        return [step for one in envelope["findings"] for step in one["next"]]
+    steps = []
+    for one in envelope["findings"]:
+        same = _dry_run(one["hosts"]) if {*hosts_of(one, envelope)} <= {*hosts} else None
+        steps += [text for text in one["next"] if not (same and _bare(text) == same)]
+    return [*steps, str(complete(_dry_run(fold_hosts(hosts)), reach))]
 
 
-def _is_dry_run(step: str, hosts: str) -> bool:
-    """Whether *step* is a dry run without a scope; it may say how hosts are reached, too."""
-    return step.startswith("fleetmem reclaim ") and step.endswith(_of(hosts))
+def _dry_run(hosts: str) -> Step:
+    return next_step("reclaim", hosts, dry_run=True)
 
 
-def _of(hosts: str) -> str:
-    return f" -H {shlex.quote(hosts)} --dry-run"
+def _bare(text: str) -> Step | None:
+    found = read(text)
+    return found.bare if found else None
 
 
 def look_lines(

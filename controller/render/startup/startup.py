@@ -6,11 +6,12 @@ Takes what the envelope holds (a ``startup`` entry and findings) and gives style
 from __future__ import annotations
 
 import re
-import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from fleetmem.controller.answer.step import DIRECT, Reach, Step, complete, next_step
 from fleetmem.controller.render.kit.line import STYLES, WIDTH, Line, Span, cells, left, right, wrap
+from fleetmem.controller.render.kit.next_steps import next_lines
 from fleetmem.controller.render.startup.startup_rows import (
     NAMES,
     Row,
@@ -43,6 +44,7 @@ def startup_lines(
     every: bool = False,
     free_now_bytes: int | None = None,
     seconds: float | None = None,
+    reach: Reach = DIRECT,
 ) -> list[Line]:
     """The screen of one ``startup`` entry of *host* with the host's *findings*.
 
@@ -69,25 +71,33 @@ def startup_lines(
     if evidence:
         out += _evidence(invocations, findings)
     out += _unmatched(entry, unmatched)
-    return out + _next(host, entry, findings, evidence)
+    return out + _next(host, entry, findings, evidence, reach)
 
 
 def _next(
-    host: str, entry: Mapping[str, Any], findings: Sequence[Mapping[str, Any]], evidence: bool
+    host: str,
+    entry: Mapping[str, Any],
+    findings: Sequence[Mapping[str, Any]],
+    evidence: bool,
+    reach: Reach,
 ) -> list[Line]:
     """The commands at the end, each once."""
-    commands = dict.fromkeys(command for one in findings for command in one.get("next") or [])
-    source = entry.get("source")
-    if host.startswith("file:"):
-        where = f"--log {shlex.quote(str(source))}" if source else "--log FILE"
-    else:
-        where = f"-H {host}" + (f" --unit {entry['unit']}" if entry.get("unit") else "")
+    steps: list[str | Step] = [step for one in findings for step in one.get("next") or []]
     if not evidence:
-        commands[f"fleetmem audit startup {where} --lines"] = None
-    return [
-        ((left("  next" if number == 0 else "", 15), "dim"), (safe(command), "next"))
-        for number, command in enumerate(commands)
-    ]
+        steps.append(log_step(host, entry, reach, lines=True))
+    return next_lines(steps)
+
+
+def log_step(host: str, entry: Mapping[str, Any], reach: Reach, *, lines: bool = False) -> Step:
+    """The audit of one log alone: the unit, file or container that it was read from."""
+    unit, source = entry.get("unit"), str(entry.get("source") or "")
+    if host.startswith("file:"):
+        saved = next_step("audit startup", log=source or host[5:], lines=lines)
+        return complete(saved, reach)
+    file = source if not unit and source.startswith("/") else None
+    container = source if not unit and not file and source not in ("", "journal") else None
+    step = next_step("audit startup", host, unit=unit, file=file, container=container, lines=lines)
+    return complete(step, reach)
 
 
 def _header(

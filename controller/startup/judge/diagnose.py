@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from fleetmem.controller.answer.step import next_step
 from fleetmem.controller.startup.judge.check_errors import check_errors
 from fleetmem.controller.startup.judge.check_memory import check_change, check_memory
 from fleetmem.controller.startup.judge.found import Found
@@ -125,7 +126,7 @@ def _next(found: Found, host: str) -> list[str]:
     holder = found.rule in _HOLDER_RULES or found.cause in ("foreign_process", "foreign")
     if host.startswith("file:") or not holder:
         return []
-    return [f"fleetmem snapshot -H {host}", f"fleetmem reclaim -H {host} --dry-run"]
+    return [str(next_step("snapshot", host)), str(next_step("reclaim", host, dry_run=True))]
 
 
 def worst_severity(findings: Sequence[dict[str, Any]]) -> Severity | None:

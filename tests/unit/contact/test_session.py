@@ -168,7 +168,7 @@ class Line:
 LEASE = 2.0
 """Seconds: much longer than a busy machine lets this process wait."""
 
-HELLO = {"type": "hello", "protocol": wire.PROTOCOL, "schema": wire.SCHEMA, "version": "0.1.0"}
+HELLO = {"type": "hello", "protocol": wire.PROTOCOL, "schema": wire.SCHEMA, "version": "0.2.0"}
 
 
 def over(

@@ -385,4 +385,4 @@ def test_time_is_bounded(
     with pytest.raises(TimedOut) as caught:
         follow(Script(*looks), monkeypatch, timeout_seconds=1.0)
     assert caught.value.message == said
-    assert caught.value.hint == "see what it logs: fleetmem logs -H h -u v"
+    assert caught.value.hint == "see what it logs: fleetmem logs -H h --unit v"

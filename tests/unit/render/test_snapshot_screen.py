@@ -298,7 +298,7 @@ def test_playbooks_over_many_hosts_name_every_target() -> None:
     assert "connect_timeout" in body
     quiet = next(line for line in lines if line.startswith("✓"))
     assert "h[3,5]" in quiet
-    assert "fleetmem hosts --check -H @run:" in body
+    assert "fleetmem hosts -H @run:" in body
 
 
 def test_the_table_as_rows_and_csv() -> None:

@@ -259,17 +259,16 @@ class Handshake:
     def _untrusted(
         self, error: asyncssh.HostKeyNotVerifiable, client: _Client, trust: ssh_trust.Trust
     ) -> FleetError:
-        who = self._host.name
+        who, host, port = self._host.name, self._route.host, self._route.port
+        reach = self._settings.reach
         if "revoked" in error.reason:
             key = client.key or (trust.revoked[0] if trust.revoked else None)
             if key is not None:
                 revoked = replace(trust, revoked=(*trust.revoked, key))
-                return ssh_trust.refusal(
-                    who, self._route.host, self._route.port, key, revoked, self._known
-                )
+                return ssh_trust.refusal(who, host, port, key, revoked, self._known, reach)
         if client.key is not None:
-            name = self._route.alias or self._route.host
-            return ssh_trust.refusal(who, name, self._route.port, client.key, trust, self._known)
+            name = self._route.alias or host
+            return ssh_trust.refusal(who, name, port, client.key, trust, self._known, reach)
         reason = _line(error.reason.partition(" for host ")[0]).lower()
         return HostCertificateInvalid(f"{who}: the host certificate of {self._where()}: {reason}")
 

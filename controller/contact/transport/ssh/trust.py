@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import asyncssh
 
+from fleetmem.controller.answer.step import DIRECT, Reach, complete, next_step
 from fleetmem.controller.errors import HostkeyChanged, HostkeyRevoked, HostkeyUnknown
 
 if TYPE_CHECKING:
@@ -139,7 +140,13 @@ def fingerprint(key: asyncssh.SSHKey) -> str:
 
 
 def refusal(
-    who: str, name: str, port: int, key: asyncssh.SSHKey, trust: Trust, known: KnownHosts
+    who: str,
+    name: str,
+    port: int,
+    key: asyncssh.SSHKey,
+    trust: Trust,
+    known: KnownHosts,
+    reach: Reach = DIRECT,
 ) -> HostkeyUnknown | HostkeyChanged | HostkeyRevoked:
     """The error for *key*, shown by *who* and not trusted: revoked, changed or unknown."""
     at = spelling(name, port)
@@ -147,17 +154,17 @@ def refusal(
     if key in trust.revoked:
         return HostkeyRevoked(f"{who}: the host key of {at}, {shown}, is revoked")
     path = os.path.expanduser(known.files[0])
+    accept = complete(next_step("hosts", who, check=True, accept_new_host_key=True), reach)
     if trust.keys:
         was = ", ".join(fingerprint(one) for one in trust.keys)
         removals = " && ".join(f"ssh-keygen -R '{one}' -f '{path}'" for one in trust.patterns)
         return HostkeyChanged(
             f"{who}: the host key of {at} has changed: it shows {shown}, known is {was}",
-            f"if the host was reinstalled: {removals} && "
-            f"fleetmem hosts --check -H '{who}' --accept-new-host-key",
+            f"if the host was reinstalled: {removals} && {accept}",
         )
     return HostkeyUnknown(
         f"{who}: the host key of {at} is not known: {shown}",
-        f"if the fingerprint is right: fleetmem hosts --check -H '{who}' --accept-new-host-key",
+        f"if the fingerprint is right: {accept}",
     )
 
 
