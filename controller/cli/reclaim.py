@@ -12,10 +12,17 @@ from fleetmem.controller.answer.envelope import Envelope, HostEntry
 from fleetmem.controller.answer.step import Reach, complete, next_step
 from fleetmem.controller.cli.kit import ask
 from fleetmem.controller.cli.kit import invoke as engine
-from fleetmem.controller.cli.kit.flags import Command, Common, common, option, word_too_many
+from fleetmem.controller.cli.kit.flags import (
+    Command,
+    Common,
+    common,
+    joined,
+    option,
+    word_too_many,
+)
 from fleetmem.controller.cli.kit.live import Live
 from fleetmem.controller.cli.kit.screen import Screen
-from fleetmem.controller.cli.kit.values import cap, host_paths, span
+from fleetmem.controller.cli.kit.values import cap, host_paths, names, span
 from fleetmem.controller.cli.kit.values import pids as pid_list
 from fleetmem.controller.cli.reclaim_cache import check_options, reclaim_cache
 from fleetmem.controller.errors import PlanInvalid, UsageError
@@ -41,14 +48,19 @@ _ALL = "\0"
 
 _ABOUT = """Get GPU memory back from processes that are left over, and prove that it came back.
 
-Without --gpu, --pid or --user only leftovers are touched: processes whose owner is gone.
+Without a scope (--gpu, --pid, --user, --unit, --container) only leftovers are touched: processes
+whose owner is gone.
 The plan is shown first; nothing is changed before you agree (or gave --yes).
 """
 
 
 @click.command("reclaim", cls=Command, help=_ABOUT)
 @option(
-    "--gpu", metavar="GPUS", help="Reach every holder of these: all, 0, 0-3, a uuid, a PCI address."
+    "--gpu",
+    metavar="GPUS",
+    multiple=True,
+    callback=joined,
+    help="Include every process on these GPUs: all, 0, 0-3, a uuid, a PCI address; repeatable.",
 )
 @option(
     "--pid",
@@ -56,9 +68,31 @@ The plan is shown first; nothing is changed before you agree (or gave --yes).
     type=pid_list,
     multiple=True,
     metavar="PID",
-    help="Reach this process; repeatable.",
+    help="Include this process, over several hosts as HOST:PID; repeatable.",
 )
-@option("--user", metavar="USER", help="Reach every holder of this user.")
+@option(
+    "--user",
+    metavar="USER",
+    multiple=True,
+    callback=joined,
+    help="Include every process of this user; repeatable.",
+)
+@option(
+    "--unit",
+    "units",
+    metavar="UNIT",
+    multiple=True,
+    place="advanced",
+    help="Include every process of this systemd unit; repeatable.",
+)
+@option(
+    "--container",
+    "containers",
+    metavar="NAME",
+    multiple=True,
+    place="advanced",
+    help="Include every process of this container or pod; repeatable.",
+)
 @option("--dry-run", is_flag=True, help="Show the plan, change nothing.")
 @option("--yes", is_flag=True, help="Do not ask.")
 @option(
@@ -109,7 +143,7 @@ The plan is shown first; nothing is changed before you agree (or gave --yes).
     multiple=True,
     metavar="PID",
     place="advanced",
-    help="Allow this protected process to be stopped; repeatable.",
+    help="Allow this protected process to be stopped (HOST:PID over several hosts); repeatable.",
 )
 @option(
     "--detailed-exitcode",
@@ -168,12 +202,20 @@ def command(
     override_protected: Any,
     plan_out: str | None,
     apply: str | None,
+    units: tuple[str, ...],
+    containers: tuple[str, ...],
     **values: Any,
 ) -> int:
     """Parse, run, show; the process status."""
+    here, elsewhere = _pids(pids)
+    allowed_here, allowed_elsewhere = _pids(override_protected)
     options = ReclaimOptions(
-        pids=tuple(dict.fromkeys(pid for group in pids for pid in group)),
-        override_protected=tuple(pid for group in override_protected for pid in group),
+        pids=here,
+        host_pids=elsewhere,
+        units=names("--unit", units),
+        containers=names("--container", containers),
+        override_protected=allowed_here,
+        override_protected_on=allowed_elsewhere,
         cache=host_paths("--cache", (path for path in (*cache, *more) if path != _ALL))
         if cache
         else None,
@@ -209,6 +251,12 @@ def command(
     return status
 
 
+def _pids(groups: Any) -> tuple[tuple[int, ...], tuple[tuple[str, int], ...]]:
+    """The values of ``--pid``, each once: those without a host, and those with one."""
+    pairs = dict.fromkeys(pair for group in groups for pair in group)
+    return tuple(pid for host, pid in pairs if not host), tuple(pair for pair in pairs if pair[0])
+
+
 def _stored(
     apply: str | None, common: Common, options: ReclaimOptions
 ) -> Mapping[str, Plan] | None:
@@ -221,7 +269,7 @@ def _stored(
         return None
     if common.hosts or common.exclude or options.scoped:
         raise UsageError(
-            "--apply takes hosts and scope from the plan: leave -H, -x, --gpu, --pid, --user out"
+            "--apply takes hosts and scope from the plan: leave out -H, -x and every scope option"
         )
     from pathlib import Path
 

@@ -24,9 +24,9 @@ from fleetmem.controller.text.sizes import count
 
 def check_options(options: ReclaimOptions, stored: bool) -> None:
     """UsageError where ``--cache`` stands beside what reaches processes."""
-    if options.scoped or options.override_protected:
+    if options.scoped or options.override_protected or options.override_protected_on:
         raise UsageError(
-            "--cache reaches file pages only: it takes no --gpu, --pid or --user",
+            "--cache reaches file pages only: it takes no --gpu or other scope",
             "reclaim processes first, then run it again with --cache",
         )
     if stored:

@@ -246,10 +246,13 @@ def _narrow(
 def _named(member: Member, options: ReclaimOptions) -> bool:
     if options.pids and member.pid in options.pids:
         return True
-    return options.user is not None and options.user in (
-        member.process["user"],
-        str(member.process["uid"]),
-    )
+    process = member.process
+    owner, name = process["owner"]["kind"], process["owner"]["name"] or ""
+    if owner in ("unit", "user_unit") and {name, name.removesuffix(".service")} & {*options.units}:
+        return True
+    if owner in ("container", "pod") and name in options.containers:
+        return True
+    return not options.users.isdisjoint((process["user"] or "", str(process["uid"])))
 
 
 def _touches(member: Member, scope: tuple[int, ...]) -> bool:
@@ -279,9 +282,8 @@ def _spare(
         stop = process["owner"]["stop_command"]
         tail = f"; stop it with: {stop}" if stop else ""
         return Spared(member, member.why + tail)
-    narrowed = bool(options.pids) or options.user is not None
-    if narrowed and not _named(member, options):
-        return Spared(member, f"{member.why}; not what --pid or --user names")
+    if options.names_processes and not _named(member, options):
+        return Spared(member, f"{member.why}; not what {options.named_by} names")
     if not options.scoped and member.kind != "leftover":
         reach = f"--gpu {','.join(map(str, sorted(member.held)))}"
         return Spared(member, member.why, reach)

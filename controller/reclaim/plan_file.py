@@ -26,7 +26,16 @@ if TYPE_CHECKING:
 
 SCHEMA = "fleetmem-plan/1"
 MAX_BYTES = 64 << 20
-KEPT_OPTIONS = ("gpu", "pids", "user", "override_protected")
+KEPT_OPTIONS = (
+    "gpu",
+    "pids",
+    "host_pids",
+    "user",
+    "units",
+    "containers",
+    "override_protected",
+    "override_protected_on",
+)
 """What a person chose when the plan was made; the ladder's spans are chosen when it is applied."""
 
 

@@ -19,6 +19,7 @@ from fleetmem.controller.reclaim import baseline
 from fleetmem.controller.reclaim.classify import Classified, classify
 from fleetmem.controller.reclaim.climb import Climb
 from fleetmem.controller.reclaim.ladder import climb
+from fleetmem.controller.reclaim.options import for_hosts
 from fleetmem.controller.reclaim.plan import make_plan, refuse_expired
 from fleetmem.controller.reclaim.rules import rules
 from fleetmem.controller.reclaim.section import section
@@ -84,7 +85,7 @@ class ReclaimRun:
         self.stored = stored
         self.hosts = hosts
         self.settings = settings
-        self.options = options
+        self.options = for_hosts(options, hosts)
         self.approve = approve
         self.on_event = on_event
         self.run_info = env.new_run("reclaim")
@@ -160,7 +161,8 @@ class ReclaimRun:
             baseline.record(self.history, seat.host.name, survey, members)
         seat.survey = survey
         if self.stored is None:
-            seat.plan = make_plan(survey, members, self.options, recorded)
+            options = self.options.on_host(seat.host.name)
+            seat.plan = make_plan(survey, members, options, recorded)
         else:
             seat.plan = self.stored[seat.host.name]
             _refuse_stale(seat.plan, survey)

@@ -56,10 +56,13 @@ class Command(click.Command):
     is how hosts are named."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; UsageError where hosts are missing, or stand where none are taken."""
+        """As click does; UsageError where hosts are missing, or stand where none are taken, and
+        where an option that takes one value has several: the last would win in silence."""
         given = list(args)
         try:
-            return super().parse_args(ctx, args)
+            rest = super().parse_args(ctx, args)
+            self._refuse_repeated(ctx, given)
+            return rest
         except click.UsageError as error:
             wanted = type(error) is click.UsageError  # a word too many; others have their own type
             if isinstance(error, click.MissingParameter) and error.param is not None:
@@ -70,10 +73,26 @@ class Command(click.Command):
             more, hosts = values.get("more"), values.get("hosts")  # click's own mark where absent
             words += more if isinstance(more, (list, tuple)) else ()
             if words:
-                raise word_too_many(ctx, words, hosts if isinstance(hosts, str) else "") from None
+                named = ",".join(hosts) if isinstance(hosts, (list, tuple)) else ""
+                raise word_too_many(ctx, words, named) from None
             if not isinstance(error, click.MissingParameter):
                 raise
             raise UsageError(error.format_message(), _hosts_hint(ctx, "gh200-*")) from None
+
+    def _refuse_repeated(self, ctx: click.Context, args: list[str]) -> None:
+        """UsageError where an option without room for several values stands more than once."""
+        if ctx.resilient_parsing:
+            return
+        _, _, order = self.make_parser(ctx).parse_args(args)
+        seen: set[str] = set()
+        for one in order:
+            if not isinstance(one, click.Option) or one.multiple or one.is_flag:
+                continue
+            if one.name in seen:
+                raise UsageError(
+                    f"{max(one.opts, key=len)} was given more than once, and takes one value"
+                )
+            seen.add(one.name or "")
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Two lists: options, then the advanced ones."""
@@ -137,10 +156,24 @@ def common(
     return decorate
 
 
+def joined(_ctx: click.Context, parameter: click.Parameter, values: Sequence[str]) -> str | None:
+    """The values of a repeated option as one text with commas, None where it was not given.
+
+    An empty value is refused: a variable that is not set must not name nobody, or everybody.
+    """
+    if not all(value.strip() for value in values):
+        raise UsageError(f"{max(parameter.opts, key=len)}: the value is empty")
+    return ",".join(values) if values else None
+
+
+def _hosts(ctx: click.Context, parameter: click.Parameter, values: Sequence[str]) -> str:
+    return joined(ctx, parameter, values) or ""
+
+
 _HOSTS_SETTINGS: dict[str, dict[str, Any]] = {
     "required": {"required": True},
-    "optional": {"default": "@all", "show_default": True},
-    "named": {"default": ""},
+    "optional": {"default": ("@all",), "show_default": True},
+    "named": {},
 }
 
 
@@ -150,13 +183,21 @@ def _host_options(hosts: str) -> list[Callable[[Any], Any]]:
             "-H",
             "--hosts",
             metavar="HOSTS",
+            multiple=True,
+            callback=_hosts,
             place="first",
             help="gh200-[01-16], 'gh200-*', @group, user@host:port, @run:ID:failed; "
-            "joined by commas, &HOSTS keeps, !HOSTS drops.",
+            "joined by commas, &HOSTS keeps, !HOSTS drops; repeatable.",
             **_HOSTS_SETTINGS[hosts],
         ),
         option(
-            "-x", "--exclude", metavar="HOSTS", default="", place="first", help="Hosts left out."
+            "-x",
+            "--exclude",
+            metavar="HOSTS",
+            multiple=True,
+            callback=_hosts,
+            place="first",
+            help="Exclude these hosts, whatever name or address -H gives them; repeatable.",
         ),
         option(
             "-i",

@@ -1,4 +1,4 @@
-"""Values of options: spans of time, pids, caps. Each function is a click type."""
+"""Values of options: durations, pids, names, caps. Each function is a click type."""
 
 from __future__ import annotations
 
@@ -26,15 +26,26 @@ def span(value: str | float) -> float:
     return float(found[1]) * _UNITS[found[2]]
 
 
-def pids(value: str | tuple[int, ...]) -> tuple[int, ...]:
-    """Process ids joined by commas, in the order given."""
+def pids(value: str | tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...]:
+    """``PID`` and ``HOST:PID`` joined by commas, as (host, pid); the host is "" where not given."""
     if isinstance(value, tuple):
         return value
-    parts = [part.strip() for part in value.split(",")]
-    for part in parts:
-        if not _PID.match(part):
-            raise click.BadParameter(f"{part!r} is no pid")
-    return tuple(map(int, parts))
+    found = []
+    for part in value.split(","):
+        host, colon, pid = part.strip().rpartition(":")
+        if not _PID.match(pid) or (colon and not host):
+            raise click.BadParameter(f"{part.strip()!r} is not a PID; write 4711 or HOST:4711")
+        found.append((host, int(pid)))
+    return tuple(found)
+
+
+def names(option: str, values: Iterable[str]) -> tuple[str, ...]:
+    """Names of a repeatable option, each once; *option* is who asks. UsageError for an empty one:
+    it may be a variable that is not set."""
+    found = tuple(dict.fromkeys(value.strip() for value in values))
+    if not all(found):
+        raise UsageError(f"{option}: the value is empty")
+    return found
 
 
 def cap(value: str) -> str:

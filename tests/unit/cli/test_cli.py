@@ -275,6 +275,74 @@ def test_options_reach_the_fleet(capsys: Capture, fake: type[FakeFleet]) -> None
     assert fake.options.rungs == ("owner", "term", "kill")
 
 
+REPEATED = [
+    ("-H", ("a", "b,c"), lambda fake: fake.loaded["hosts"] == "a,b,c"),
+    ("-x", ("a", "b"), lambda fake: fake.loaded["exclude"] == "a,b"),
+    ("--gpu", ("0", "2-3"), lambda fake: fake.options.gpu == "0,2-3"),
+    ("--user", ("bob", "1000"), lambda fake: fake.options.users == {"bob", "1000"}),
+    ("--pid", ("5", "h:6,7"), lambda fake: fake.options.pids == (5, 7)),
+    ("--pid", ("5", "h:6"), lambda fake: fake.options.host_pids == (("h", 6),)),
+    ("--unit", ("a", "b.service"), lambda fake: fake.options.units == ("a", "b.service")),
+    ("--container", ("a", "b"), lambda fake: fake.options.containers == ("a", "b")),
+    ("--override-protected", ("5", "6"), lambda fake: fake.options.override_protected == (5, 6)),
+    (
+        "--override-protected",
+        ("h:5", "[::1]:22:6"),
+        lambda fake: fake.options.override_protected_on == (("h", 5), ("[::1]:22", 6)),
+    ),
+]
+
+
+@pytest.mark.parametrize(("option", "values", "arrived"), REPEATED)
+def test_repeated_options_add_up(
+    capsys: Capture, fake: type[FakeFleet], option: str, values: tuple[str, ...], arrived: Any
+) -> None:
+    words = [word for value in values for word in (option, value)]
+    given = words if option == "-H" else ["-H", "a", *words]
+    assert run(capsys, "reclaim", *given, "--dry-run", "-q")[0] == 0
+    assert arrived(fake)
+
+
+@pytest.mark.parametrize(
+    ("option", "values"),
+    [
+        ("--inventory", ("-i", "a.yaml", "--inventory=b.yaml")),
+        ("--timeout", ("--timeout", "1s", "--timeout", "9m")),
+        ("--up-to", ("--up-to", "term", "--up-to", "kill")),
+        ("--grace-period", ("--grace-period", "1s", "--grace-period", "2s")),
+        ("--max-fail", ("--max-fail", "1", "--max-fail", "9")),
+        ("--canary", ("--canary", "1", "--canary", "0")),
+        ("--reason", ("--reason", "a", "--reason", "b")),
+        ("--apply", ("--apply", "a", "--apply", "b")),
+        ("--output", ("-o", "json", "-otable")),
+    ],
+)
+def test_an_option_that_takes_one_value_refuses_two(
+    capsys: Capture, fake: type[FakeFleet], option: str, values: tuple[str, ...]
+) -> None:
+    """The last one does not win in silence."""
+    status, _, err = run(capsys, "reclaim", "-H", "a", "--dry-run", *values)
+    assert status == 2
+    assert f"fleetmem: {option} was given more than once, and takes one value" in err
+
+
+@pytest.mark.parametrize(
+    "option", ["-H", "-x", "--gpu", "--user", "--unit", "--container", "--pid"]
+)
+def test_an_empty_value_is_refused(capsys: Capture, fake: type[FakeFleet], option: str) -> None:
+    """It is most likely a variable that is not set: it must not spare or reach everybody."""
+    hosts = () if option == "-H" else ("-H", "a")
+    status, _, err = run(capsys, "reclaim", *hosts, option, "", "--dry-run")
+    assert status == 2
+    assert "the value is empty" in err or "'' is not a PID" in err
+
+
+@pytest.mark.parametrize("pid", ["x", "0", ":5", "h:", "h:x", "5,", "h 5"])
+def test_what_is_not_a_pid_is_refused(capsys: Capture, fake: type[FakeFleet], pid: str) -> None:
+    status, _, err = run(capsys, "reclaim", "-H", "a", "--pid", pid, "--dry-run")
+    assert (status, "is not a PID; write 4711 or HOST:4711" in err) == (2, True)
+
+
 def test_without_a_terminal_nothing_is_applied(capsys: Capture, fake: type[FakeFleet]) -> None:
     """The plan, its hash, exit 6."""
     status, out, err = run(capsys, "reclaim", "-H", "a")
@@ -344,7 +412,7 @@ def test_a_bad_to_is_found_before_anything_is_done(
         (["reclaim"], "--hosts"),
         (["recliam"], "reclaim"),
         (["reclaim", "-H", "a", "--gpu", "3-1"], "runs backwards"),
-        (["reclaim", "-H", "a", "--pid", "0"], "no pid"),
+        (["reclaim", "-H", "a", "--pid", "0"], "is not a PID"),
         (["reclaim", "-H", "a", "--timeout", "5y"], "no span"),
         (["reclaim", "-H", "a", "--timeout", "0s"], "no span"),
         (["reclaim", "-H", "a", "--max-fail", "120%"], "percentage"),

@@ -70,6 +70,25 @@ def several() -> Survey:
     )
 
 
+@pytest.mark.parametrize(
+    ("options", "pids"),
+    [
+        (ReclaimOptions(user="ops"), {52}),
+        (ReclaimOptions(user="0,nobody"), {50, 51}),
+        (ReclaimOptions(units=("a",)), {50}),
+        (ReclaimOptions(units=("a.service", "b")), {50}),
+        (ReclaimOptions(units=("b",)), set()),
+        (ReclaimOptions(containers=("c",), pids=(52,)), {52}),
+        (ReclaimOptions(host_pids=(("h", 51), ("i", 52))).on_host("h"), {51}),
+        (ReclaimOptions(host_pids=(("h", 51),)).on_host("i"), set()),
+    ],
+)
+def test_scope_options_add_up_and_reach_nobody_else(
+    options: ReclaimOptions, pids: set[int]
+) -> None:
+    assert set(targets(plan(several(), options))) == pids
+
+
 def test_without_scope_leftovers_only() -> None:
     made = plan(several())
     assert targets(made) == {50: False}
