@@ -58,7 +58,7 @@ def _compile(into: Path, compiler: str) -> None:
     (into / "nv").mkdir()
     flags = ["-O1", "-Wall", "-Wextra", "-Werror", "-pthread"]
     jobs = [
-        [compiler, *flags, "-o", str(into / target), str(HERE / source)]
+        [compiler, *flags, "-o", str(into / target), str(HERE / source), "-ldl"]
         for source, target in PROGRAMS.items()
     ]
     shared = ["-shared", "-fPIC", "-fvisibility=hidden", "-Wl,-soname,libnvidia-ml.so.1"]

@@ -8,6 +8,7 @@
  * it can see to /run/host/hogs/PID.log.
  */
 #define _GNU_SOURCE
+#include <dlfcn.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -254,6 +255,31 @@ static void need_gpu(void)
     if (!found)
         die("no GPU %d here", gpu);
     fclose(file);
+}
+
+/* A charge that no NVML here can tell would be a lab that answers wrongly. Asked in a child:
+ * the holder shall not have the library mapped. */
+static void need_nvml(void)
+{
+    int ends[2], status;
+    char said[512] = "";
+    if (pipe2(ends, O_CLOEXEC))
+        die("no pipe");
+    int child = fork();
+    if (child == 0) {
+        void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+        const char *why = library && dlsym(library, "nvmlInit_v2") ? NULL : dlerror();
+        if (why)
+            dprintf(ends[1], "%s", why);
+        _exit(why ? 1 : 0);
+    }
+    close(ends[1]);
+    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
+        if (read(ends[0], said, sizeof said - 1) < 0)
+            said[0] = '\0';
+        die("NVML cannot be loaded here: %s", said);
+    }
+    close(ends[0]);
 }
 
 /* The file's lock lives as long as the driver's file would: over fork, not over exec. */
@@ -529,6 +555,7 @@ int main(int argc, char **argv)
         signal(i, SIG_DFL); /* an ignored signal could not be waited for */
     struct found found = {0};
     need_gpu();
+    need_nvml();
     if (is("unit"))
         hold();
     if (is("ambiguous-heirs"))

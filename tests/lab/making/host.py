@@ -97,6 +97,15 @@ def mount_run(spec: HostSpec, opened: dict[str, int]) -> None:
 
 
 def _etc(spec: HostSpec, opened: dict[str, int]) -> None:
+    """An /etc of the host's own over the machine's, with the host's files bound into it.
+
+    A file bound over the machine's own would be uncovered as soon as the machine replaces that
+    file by rename, as ldconfig and useradd do; the names in an overlay stay.
+    """
+    layers = "lowerdir=/etc,upperdir=/run/etc/upper,workdir=/run/etc/work"
+    for place in ("/run/etc", "/run/etc/upper", "/run/etc/work"):
+        os.mkdir(place)
+    kernel.mount("overlay", "/etc", "overlay", 0, layers)
     for name in OVER_ETC:
         if os.path.exists(f"/etc/{name}"):
             _bind(opened[f"{spec.home}/etc/{name}"], f"/etc/{name}")

@@ -18,6 +18,7 @@ import yaml
 
 from tests.lab import api, state
 from tests.lab.fixtures import LabFactory, wait_until
+from tests.lab.inside import asking as inside
 from tests.lab.making import kernel
 
 pytestmark = pytest.mark.lab
@@ -166,6 +167,48 @@ def test_up_and_down_leave_nothing(tmp_path: Path) -> None:
         assert not list(tmp_path.iterdir())
         assert Path(f"/proc/{place}/mountinfo").read_text("utf-8") == mounts
         assert run("down", str(tmp_path / "lab")).returncode == 0
+
+
+REPLACE = """
+set -e
+mount -t tmpfs tmpfs /mnt; mkdir /mnt/upper /mnt/work
+mount -t overlay overlay -o lowerdir=/etc,upperdir=/mnt/upper,workdir=/mnt/work /etc
+cd "$1"; shift; "$@"
+ldconfig
+for name in passwd group hosts; do touch /etc/new; mv /etc/new /etc/$name; done
+"""
+
+
+def test_a_machine_that_replaces_its_files_takes_nothing_from_a_host(tmp_path: Path) -> None:
+    """Installing a package renames a new ld.so.cache into place, and often a new passwd."""
+    directory = tmp_path / "lab"
+    up = [sys.executable, "-m", "tests.lab", "up", "-n", "1", "--dir", str(directory)]
+    try:
+        made = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", REPLACE, "sh", str(api.ROOT), *up],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert made.returncode == 0, made.stderr
+        lab = api.attach(directory)
+        assert inside.used(lab, "gh200-01") == 0
+        hog = lab.hog("gh200-01", "plain", 0, 4000, user="ops")
+        assert inside.used(lab, "gh200-01") == 4000
+        assert inside.exists(lab, "gh200-01", hog.holders[0])
+        assert lab.exec("gh200-01", "cat", "/etc/hosts").stdout.endswith(" gh200-01\n")
+    finally:
+        api.down(directory)
+
+
+def test_a_hog_says_so_where_nvml_cannot_be_loaded(labs: LabFactory) -> None:
+    lab = labs(n=1)
+    assert lab.exec("gh200-01", "umount", "/etc/ld.so.cache").returncode == 0
+    with pytest.raises(api.LabError, match="NVML cannot be loaded here: libnvidia-ml"):
+        lab.hog("gh200-01", "plain")
+    assert lab.exec("gh200-01", "sh", "-c", "ls /run/nvml-sim/charges").stdout == ""
+    unit = lab.exec("gh200-01", "/run/lab/hog", "bystander", "0", "0")
+    assert (unit.returncode, unit.stderr.startswith("hog: NVML cannot be")) == (1, True)
 
 
 @contextlib.contextmanager
