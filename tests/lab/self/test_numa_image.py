@@ -16,11 +16,12 @@ MAKEFILE = Path(__file__).parents[3] / "Makefile"
 
 @pytest.mark.parametrize("name", ["amd64", "arm64"])
 def test_a_missing_program_is_one_line_with_the_command(name: str) -> None:
-    arch = dataclasses.replace(numa_arch.named(name), qemu="qemu-of-nobody")
+    own = numa_arch.named(name)
+    arch = dataclasses.replace(own, qemu="qemu-of-nobody", compiler="gcc-of-nobody")
     with pytest.raises(LabError) as raised:
         numa_image.image(arch)
     assert str(raised.value) == (
-        f"qemu-of-nobody missing; run: sh tests/lab_setup.sh {arch.install}"
+        f"qemu-of-nobody, gcc-of-nobody missing; run: sh tests/lab_setup.sh {arch.install}"
     )
 
 
