@@ -48,6 +48,15 @@ def children() -> List[int]:
         return [pid for pid in _all_pids() if _parent_of(pid) == me]
 
 
+def has_children() -> bool:
+    """Whether this process has any child, ended ones included; none is waited for."""
+    try:
+        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+    except ChildProcessError:
+        return False
+    return True
+
+
 def _all_pids() -> List[int]:
     return [int(name) for name in os.listdir("/proc") if name.isdigit()]
 

@@ -176,6 +176,12 @@ def alive(pid: int) -> bool:
     return text.rpartition(")")[2].split()[0] not in "ZX"
 
 
+def parent(pid: int) -> int:
+    """The parent of a living process."""
+    text = Path("/proc", str(pid), "stat").read_text("utf-8", "replace")
+    return int(text.rpartition(")")[2].split()[1])
+
+
 async def until(happened: Callable[[], object], seconds: float = 60.0) -> float:
     """Wait until *happened* is true; how long it took. AssertionError after *seconds*."""
     began = time.monotonic()

@@ -466,6 +466,67 @@ def test_endings_leave_nothing(ending: str) -> None:
     run(work)
 
 
+START_UP = """#!/bin/sh
+setsid nohup sleep {stays} >/dev/null 2>&1 &
+(setsid sh -c 'sleep 0.3; setsid sleep {orphan} & true' >/dev/null 2>&1 </dev/null; sleep 0.1) &
+exec {python} "$@"
+"""
+"""What a start-up file does: a monitor, and one that leaves an orphan while the agent works."""
+
+
+@pytest.mark.parametrize("ending", ["bye", "eof", "serve", "guard", "term", "outer"])
+def test_what_ran_before_the_agent_is_left_alone(ending: str, tmp_path: Path) -> None:
+    """Children of the login shell's process, and what they leave, outlive every ending."""
+    stays, orphan, ours = mark(), mark(), mark()
+    start = tmp_path / "python"
+    start.write_text(START_UP.format(stays=stays, orphan=orphan, python=sys.executable))
+    start.chmod(0o755)
+
+    async def work() -> None:
+        async with trial.session(python=str(start)) as agent:
+            guard, serve = await _line(agent)
+            outer = trial.parent(guard)
+            await trial.until(lambda: trial.processes(f"sleep {orphan}"))
+            started = asyncio.Event()
+            call = asyncio.create_task(
+                agent.call(
+                    "trial.hang",
+                    {"mark": ours},
+                    on_chunk=lambda data: started.set(),
+                )
+            )
+            await started.wait()
+            await trial.until(lambda: trial.processes(f"sleep {ours}"))
+            if ending == "bye":
+                agent._channel.write(wire.encode({"type": "bye"}))
+            elif ending == "eof":
+                agent._channel.write_eof()
+            elif ending == "term":
+                os.kill(outer, signal.SIGTERM)
+            else:
+                os.kill({"serve": serve, "guard": guard, "outer": outer}[ending], signal.SIGKILL)
+            await trial.until(
+                lambda: (
+                    not trial.processes(ours)
+                    and not any(trial.alive(pid) for pid in (outer, guard, serve))
+                ),
+                0.75 * wire.LEASE_SECONDS,
+            )
+            assert all(
+                isinstance(one, errors.FleetError)
+                for one in await asyncio.gather(call, return_exceptions=True)
+            )
+
+    try:
+        run(work)
+        left = [trial.processes(f"sleep {word}") for word in (stays, orphan)]
+        assert all(left), left
+    finally:
+        for word in (stays, orphan):
+            for pid in trial.processes(f"sleep {word}"):
+                os.kill(pid, signal.SIGKILL)
+
+
 def test_an_action_may_write_that_it_is_done(tmp_path: Path) -> None:
     """After the connection's end an action has 2 s; one that takes longer is ended."""
 
