@@ -14,7 +14,7 @@ from fleetmem.agent.kernel import clib, sysroot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Callable, Dict, List
+    from typing import Callable, Dict, List, Optional
 
 SIGKILL, SIGTERM = 9, 15
 _PR_SET_PDEATHSIG, _PR_SET_NAME, _PR_SET_CHILD_SUBREAPER = 1, 15, 36
@@ -111,3 +111,36 @@ def _reap() -> bool:
             return False
         if pid == 0:
             return True
+
+
+def stuck_nvml() -> Optional[str]:
+    """Why NVML must not be asked now: a child of an earlier run is still inside the kernel.
+
+    Only one that does not leave it: a child of a run that goes on beside this one may be
+    found there, too, for the moment of a disk access.
+    """
+    left = _inside_kernel([int(name) for name in os.listdir("/proc") if name.isdigit()])
+    for _ in range(10):
+        if not left:
+            return None
+        time.sleep(0.05)
+        left = _inside_kernel(left)
+    if not left:
+        return None
+    return "nvml_hung: process %d of an earlier run is still stuck in the driver" % left[0]
+
+
+def _inside_kernel(pids: List[int]) -> List[int]:
+    """Those of *pids* that are NVML children in uninterruptible sleep."""
+    found = []
+    for pid in pids:
+        if comm(pid) != "fleetmem-nvml":
+            continue
+        try:
+            with open("/proc/%d/stat" % pid, "rb") as file:
+                state = file.read().rpartition(b")")[2].split()[0]
+        except (OSError, IndexError):
+            continue
+        if state == b"D":
+            found.append(pid)
+    return found

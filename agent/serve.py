@@ -214,7 +214,7 @@ class _Server:
         """Give the shared child its next call; start it where there is none."""
         while shared.queue and (shared.child is None or shared.child.call is None):
             if shared.child is None and shared.name == _NVML and shared.stuck is None:
-                shared.stuck = stuck_nvml()
+                shared.stuck = lifeline.stuck_nvml()
             call = shared.queue.pop(0)
             if shared.stuck is not None:
                 self.answer(call, FAILED, shared.stuck)
@@ -334,36 +334,3 @@ class _Server:
             ledger.unlock(self.lock)
             self.lock = None
         self.answer(message, OK, None, None)
-
-
-def stuck_nvml() -> Optional[str]:
-    """Why NVML must not be asked now: a child of an earlier run is still inside the kernel.
-
-    Only one that does not leave it: a child of a run that goes on beside this one may be
-    found there, too, for the moment of a disk access.
-    """
-    left = _inside_kernel([int(name) for name in os.listdir("/proc") if name.isdigit()])
-    for _ in range(10):
-        if not left:
-            return None
-        time.sleep(0.05)
-        left = _inside_kernel(left)
-    if not left:
-        return None
-    return "nvml_hung: process %d of an earlier run is still stuck in the driver" % left[0]
-
-
-def _inside_kernel(pids: List[int]) -> List[int]:
-    """Those of *pids* that are NVML children in uninterruptible sleep."""
-    found = []
-    for pid in pids:
-        if lifeline.comm(pid) != "fleetmem-nvml":
-            continue
-        try:
-            with open("/proc/%d/stat" % pid, "rb") as file:
-                state = file.read().rpartition(b")")[2].split()[0]
-        except (OSError, IndexError):
-            continue
-        if state == b"D":
-            found.append(pid)
-    return found

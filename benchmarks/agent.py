@@ -15,8 +15,11 @@ from fleetmem.controller.contact import gather
 from fleetmem.controller.contact.launch import Way
 from fleetmem.controller.contact.payload import payload
 from fleetmem.controller.contact.session import Session
-from fleetmem.controller.contact.transport import ConnectSettings, connect
-from fleetmem.controller.hosts.inventory import Host, load
+from fleetmem.controller.contact.transport import ConnectSettings
+from fleetmem.controller.contact.transport.choose import connect
+from fleetmem.controller.hosts.host import Host
+from fleetmem.controller.hosts.inventory import load
+from fleetmem.controller.reclaim.join import to_survey
 from tests.lab import api
 
 PROCESSES = 60
@@ -67,7 +70,7 @@ async def survey(host: Host) -> int:
     try:
         session = await Session.open(connection, payload(), Way())
         rows = await gather.readings(session)
-        gather.to_survey(rows)
+        to_survey(rows)
         size = pss()
         await session.close()
         return size

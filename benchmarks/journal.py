@@ -21,8 +21,9 @@ from benchmarks.fanout import ratio
 from fleetmem.controller.contact.launch import Way
 from fleetmem.controller.contact.payload import payload
 from fleetmem.controller.contact.session import Session
-from fleetmem.controller.contact.transport import ConnectSettings, connect
-from fleetmem.controller.hosts.inventory import Host
+from fleetmem.controller.contact.transport import ConnectSettings
+from fleetmem.controller.contact.transport.choose import connect
+from fleetmem.controller.hosts.host import Host
 from fleetmem.controller.logs.reading import Log, read_log
 from tests.lab.making.image import CACHE
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fleetmem.controller.answer.envelope import Envelope, HostEntry
-    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.logs.audit import AuditOptions
     from fleetmem.controller.logs.run import LogOptions
     from fleetmem.controller.look.follow.run import FollowOptions

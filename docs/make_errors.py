@@ -1,4 +1,4 @@
-"""Prints docs/errors.md from controller/errors.py; a test keeps the two equal."""
+"""Prints docs/errors.md from controller/errors/; a test keeps the two equal."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ def page() -> str:
     lines = [
         "# Errors",
         "",
-        "Made from `controller/errors.py` by `python docs/make_errors.py`. The code stands in",
+        "Made from `controller/errors/` by `python docs/make_errors.py`. The code stands in",
         "`error.code` of the JSON; the number is the exit status if that error ends the run.",
         "",
         "| code | exit | meaning | what to do |",

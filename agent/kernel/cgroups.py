@@ -302,7 +302,7 @@ def _stop(place: Place, name: Optional[str]) -> Optional[str]:
     if place.kind == "unit":
         return "systemctl stop " + word
     if place.kind == "user_unit":
-        from fleetmem.agent.probes.host import user_name
+        from fleetmem.agent.kernel.tasks import user_name
 
         uid = int(place.key) if place.key.isdigit() else -1
         user = user_name(uid) if uid >= 0 else None

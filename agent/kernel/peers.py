@@ -12,7 +12,7 @@ from select import POLLERR, POLLHUP, POLLIN, POLLOUT, poll
 
 from fleetmem.agent.kernel import ranks, sysroot, tasks
 from fleetmem.agent.kernel.sockets import Sockets
-from fleetmem.agent.probes.host import namespace
+from fleetmem.agent.kernel.tasks import namespace
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -226,3 +226,22 @@ def tables(pid: int, proc_fd: int, denied: Set[int]) -> Iterator[Tuple[int, int,
             os.close(place)
     if refused and not readable:
         denied.add(pid)
+
+
+def namespace(pid: str, kind: str) -> Optional[int]:
+    """Inode of a namespace of a process, ``None`` where it may not be read."""
+    try:
+        inside = sysroot.link("/proc/%s/ns/%s" % (pid, kind)).partition("[")[2].rstrip("]")
+        return int(inside)
+    except (OSError, ValueError):
+        return None
+
+
+def user_name(uid: int) -> Optional[str]:
+    """The account's name, ``None`` where the host has none for the number."""
+    import pwd
+
+    try:
+        return pwd.getpwuid(uid).pw_name.encode("utf-8", "replace").decode()
+    except (KeyError, OverflowError):
+        return None

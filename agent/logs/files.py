@@ -10,6 +10,7 @@ from time import monotonic, time
 
 from fleetmem.agent.kernel import sysroot
 from fleetmem.agent.logs.lines import Lines, microseconds
+from fleetmem.agent.logs.rotated import family
 from fleetmem.agent.model import DENIED, FAILED, PARTIAL, Trouble
 
 TYPE_CHECKING = False
@@ -33,13 +34,13 @@ def read(
         if not paths:
             raise Trouble(FAILED, "there is no file %s on this host" % file)
         return _files("file", file, paths, keep, deadline)
-    from fleetmem.agent.services import containers
+    from fleetmem.agent.logs import container_logs
 
     assert container is not None
-    paths = containers.files(container)
+    paths = container_logs.files(container)
     if paths:
         return _files("container", container, paths, keep, deadline)
-    started = containers.command(container, deadline)
+    started = container_logs.command(container, deadline)
     if started is None:
         return "no container runtime here has a log file or a command for it"
     running, words = started
@@ -74,35 +75,6 @@ def read(
 def _stamped(line: bytes) -> bool:
     """Whether a container wrote it: the runtime's own words bear no time."""
     return microseconds(line[:40].decode("utf-8", "replace").partition(" ")[0]) is not None
-
-
-def family(path: str) -> List[str]:
-    """The file with its rotated siblings, newest first."""
-    folder, _, base = path.rpartition("/")
-    try:
-        names = sysroot.names(folder or "/")
-    except OSError:
-        names = [base] if sysroot.exists(path) else []
-    found = []
-    for name in names:
-        if name == base or _rotated(name, base):
-            place = folder + "/" + name
-            try:
-                status = os.stat(sysroot.path(place))
-            except OSError:
-                continue
-            found.append((name == base, status.st_mtime, place))
-    return [place for _, _, place in sorted(found, reverse=True)]
-
-
-def _rotated(name: str, base: str) -> bool:
-    """``base.1``, ``base.2.gz``, ``base-20260301``, ``base.2026-03-01.gz``; never ``base.pid``."""
-    if not name.startswith(base) or len(name) <= len(base) + 1 or name[len(base)] not in ".-_":
-        return False
-    rest = name[len(base) + 1 :]
-    if rest.endswith((".gz", ".xz", ".bz2", ".zst")):
-        rest = rest.rpartition(".")[0]
-    return bool(rest) and rest[0].isdigit() and all(c.isdigit() or c in "-_.:T" for c in rest)
 
 
 def _files(kind: str, name: str, paths: List[str], keep: Any, deadline: float) -> JournalRead:

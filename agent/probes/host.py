@@ -8,6 +8,7 @@ import sys
 from fleetmem.agent import ledger
 from fleetmem.agent.declare import probe
 from fleetmem.agent.kernel import sysroot, tasks
+from fleetmem.agent.kernel.tasks import namespace, user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -20,25 +21,6 @@ INIT_PID_NAMESPACE = 0xEFFFFFFC
 
 AGENT_NAME = "fleetmem"
 """The agent's processes carry names that begin so."""
-
-
-def user_name(uid: int) -> Optional[str]:
-    """The account's name, ``None`` where the host has none for the number."""
-    import pwd
-
-    try:
-        return pwd.getpwuid(uid).pw_name.encode("utf-8", "replace").decode()
-    except (KeyError, OverflowError):
-        return None
-
-
-def namespace(pid: str, kind: str) -> Optional[int]:
-    """Inode of a namespace of a process, ``None`` where it may not be read."""
-    try:
-        inside = sysroot.link("/proc/%s/ns/%s" % (pid, kind)).partition("[")[2].rstrip("]")
-        return int(inside)
-    except (OSError, ValueError):
-        return None
 
 
 def uptime_seconds() -> float:

@@ -9,8 +9,8 @@ from fleetmem.agent import isolate as apart
 from fleetmem.agent.declare import probe
 from fleetmem.agent.kernel import cgroups, sysroot, tasks
 from fleetmem.agent.kernel import smaps as memory_deep
+from fleetmem.agent.kernel.tasks import user_name
 from fleetmem.agent.model import PARTIAL, Trouble
-from fleetmem.agent.probes.host import user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

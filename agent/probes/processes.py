@@ -6,8 +6,9 @@ import os
 
 from fleetmem.agent.declare import probe
 from fleetmem.agent.kernel import cgroups, launchers, peers, sysroot, tasks
+from fleetmem.agent.kernel.tasks import namespace, user_name
 from fleetmem.agent.model import PARTIAL, Trouble
-from fleetmem.agent.probes.host import namespace, uptime_seconds, user_name
+from fleetmem.agent.probes.host import uptime_seconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

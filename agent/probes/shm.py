@@ -8,10 +8,11 @@ import time
 from fleetmem.agent import isolate as apart
 from fleetmem.agent.declare import probe
 from fleetmem.agent.kernel import maps as mappings
-from fleetmem.agent.kernel import shm_scan, sysroot, tasks
+from fleetmem.agent.kernel import sysroot, tasks
+from fleetmem.agent.kernel.tasks import namespace, user_name
 from fleetmem.agent.model import PARTIAL, Trouble
 from fleetmem.agent.page_cache import paths as cache_paths
-from fleetmem.agent.probes.host import namespace, user_name
+from fleetmem.agent.page_cache import shm_scan
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -103,9 +103,8 @@ def assign(nodes: List[NumaNode], gpus: List[GpuNuma], problems: List[str]) -> N
 def _by_nvml(problems: List[str]) -> List[str]:
     """``node uuid bus`` of each GPU with a node, asked in a child: NVML may hang for ever."""
     from fleetmem.agent import lifeline
-    from fleetmem.agent.serve import stuck_nvml
 
-    stuck = stuck_nvml()
+    stuck = lifeline.stuck_nvml()
     if stuck:
         problems.append(stuck)
         return []

@@ -11,13 +11,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NotRequired, TypedDict, cast, get_args
 
+from fleetmem.controller.errors.words import Error, HostOutcome
 from fleetmem.controller.memory.parts import Diff, Follow, Snapshot
 
 SCHEMA = "fleetmem/1"
 
-HostOutcome = Literal[
-    "ok", "partial", "failed", "unreachable", "timed_out", "not_attempted", "unknown"
-]
 HOST_OUTCOMES: tuple[HostOutcome, ...] = get_args(HostOutcome)
 
 Verdict = Literal[
@@ -39,14 +37,6 @@ Verdict = Literal[
 ]
 VERDICTS: tuple[Verdict, ...] = get_args(Verdict)
 """Worst first: a host has the worst verdict of its GPUs."""
-
-
-class Error(TypedDict):
-    """Why something did not work: a stable word, a sentence, what to do about it."""
-
-    code: str
-    message: str
-    hint: str | None
 
 
 class Run(TypedDict):

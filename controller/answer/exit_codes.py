@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from fleetmem.controller import errors
 from fleetmem.controller.answer.envelope import Envelope, HostEntry, Verdict
 
@@ -47,7 +49,7 @@ def exit_code(
         codes.add(errors.EXIT_NOT_RECOVERED)
     if interrupted is not None:
         codes.add(interrupted)
-    return errors.exit_code_over((entry["outcome"] for entry in envelope["hosts"]), codes)
+    return exit_code_over((entry["outcome"] for entry in envelope["hosts"]), codes)
 
 
 def _codes(entry: HostEntry, plan_only: bool) -> set[int]:
@@ -69,3 +71,39 @@ def error_exit_code(code: str) -> int:
     """The exit code of an error by its word; 3 for a word that this version does not know."""
     known = {word: number for word, number, _, _ in errors.rows()}
     return known.get(code, errors.EXIT_SOME_FAILED)
+
+
+_FIRST_OF = (
+    errors.EXIT_SIGINT,
+    errors.EXIT_SIGTERM,
+    errors.EXIT_INTERNAL,
+    errors.EXIT_USAGE,
+    errors.EXIT_UNKNOWN,
+    errors.EXIT_NONE_REACHED,
+    errors.EXIT_NOT_RECOVERED,
+    errors.EXIT_REFUSED,
+    errors.EXIT_SOME_FAILED,
+    errors.EXIT_PLAN_ONLY,
+)
+_FAILED = frozenset({"failed", "unreachable", "timed_out", "not_attempted"})
+
+
+def exit_code_over(outcomes: Iterable[str], codes: Iterable[int] = ()) -> int:
+    """The process status for a run over many hosts.
+
+    *outcomes* are the hosts' outcomes, *codes* whatever else happened: the exit codes of
+    errors, verdicts and findings. 4 needs every host unreachable or not attempted and at
+    least one unreachable, so a 4 among *codes* counts only where there are no hosts;
+    ``partial`` alone is a success.
+    """
+    seen = list(outcomes)
+    found = set(codes)
+    if seen and errors.EXIT_NONE_REACHED in found:
+        found.discard(errors.EXIT_NONE_REACHED)
+    if "unknown" in seen:
+        found.add(errors.EXIT_UNKNOWN)
+    if "unreachable" in seen and all(word in ("unreachable", "not_attempted") for word in seen):
+        found.add(errors.EXIT_NONE_REACHED)
+    if not _FAILED.isdisjoint(seen):
+        found.add(errors.EXIT_SOME_FAILED)
+    return next((code for code in _FIRST_OF if code in found), errors.EXIT_OK)

@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from fleetmem.controller.hosts.nodeset import fold
+from fleetmem.controller.text.sizes import span
 
 _DIGITS = re.compile(r"[0-9]{1,18}")
 _COUNTED = re.compile(r" (?:of [0-9]{1,18} )?(?:journal )?(?:process|processes|files?|segments)\b")
@@ -121,9 +122,3 @@ def _fold_shape(members: list[str], limit: int) -> str:
         return "*" if several or len(folded) > limit else f"[{folded}]"
 
     return _DIGITS.sub(one, members[0])
-
-
-def span(values: Iterable[float | int | None]) -> tuple[float, float] | None:
-    """Smallest and largest of the known values; ``None`` where none is known."""
-    known = [value for value in values if value is not None]
-    return (min(known), max(known)) if known else None

@@ -16,7 +16,7 @@ from fleetmem.controller.cli.kit import stdout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from fleetmem.controller.answer.envelope import Error
+    from fleetmem.controller.errors.words import Error
 
 GARBAGE = 50_000
 """So many new objects before a look for unreachable ones: with 64 hosts those looks were a tenth

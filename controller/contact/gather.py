@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from fleetmem.agent.declare import CALLS
 from fleetmem.controller import errors
-from fleetmem.controller.reclaim.survey import Survey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -104,17 +103,6 @@ def _on_numa_nodes(rows: Mapping[str, Reading]) -> bool:
     return bool(devices) and any(gpu["numa_node"] is not None for gpu in devices["gpus"])
 
 
-def _file_bytes(rows: Mapping[str, Reading]) -> dict[int, int]:
-    """File pages of each NUMA node that is no CPU's; nothing where nobody had to ask."""
-    row = rows.get("numa.nodes")
-    numa = row["reading"] if row else None
-    return (
-        {node["id"]: node["file_bytes"] for node in numa["nodes"] if not node["cpus"]}
-        if numa
-        else {}
-    )
-
-
 def pids_to_identify(rows: Mapping[str, Reading]) -> list[int]:
     """Holders of driver files, and live pids on NVML's lists."""
     pids: set[int] = set()
@@ -126,34 +114,6 @@ def pids_to_identify(rows: Mapping[str, Reading]) -> list[int]:
             p["pid"] for g in processes["gpus"] for p in g["processes"] if p["state"] == "alive"
         }
     return sorted(pids)
-
-
-def to_survey(rows: Mapping[str, Reading]) -> Survey:
-    """Join *rows*; FleetError names the first reading that a judgement cannot do without."""
-    for name in (*SURVEY, "processes.identity"):
-        if rows[name]["reading"] is None:
-            raise probe_error(name, rows[name])
-    devices, processes = rows["gpu.devices"]["reading"], rows["gpu.processes"]["reading"]
-    holders, identities = rows["gpu.holders"]["reading"], rows["processes.identity"]["reading"]
-    listed = {row["index"]: row for row in processes["gpus"]}
-    return Survey(
-        facts=rows["host.facts"]["reading"],
-        operations=rows["host.operations"]["reading"],
-        gpus={gpu["index"]: gpu for gpu in devices["gpus"]},
-        listed={
-            gpu["index"]: tuple(listed[gpu["index"]]["processes"]) if gpu["index"] in listed else ()
-            for gpu in devices["gpus"]
-        },
-        complete={
-            gpu["index"]: gpu["index"] in listed and listed[gpu["index"]]["complete"]
-            for gpu in devices["gpus"]
-        },
-        holders={row["pid"]: row for row in holders["holders"]},
-        holders_denied=holders["denied"],
-        processes={row["pid"]: row for row in identities["processes"]},
-        driver=devices["driver_version"],
-        numa_file_bytes=_file_bytes(rows),
-    )
 
 
 def probe_error(name: str, row: Reading) -> errors.FleetError:

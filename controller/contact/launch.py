@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fleetmem.controller import errors
 
 if TYPE_CHECKING:
-    from fleetmem.controller.contact.payload import Payload
+    from fleetmem.controller.contact.parts import Payload
 
 _PYTHONS = (
     "python3 /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python "

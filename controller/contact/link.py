@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING, Any
 from fleetmem.controller.contact.launch import Way
 from fleetmem.controller.contact.payload import payload
 from fleetmem.controller.contact.session import Session
-from fleetmem.controller.contact.transport import ConnectSettings, connect
+from fleetmem.controller.contact.transport import ConnectSettings
+from fleetmem.controller.contact.transport.choose import connect
 
 if TYPE_CHECKING:
     from fleetmem.controller.contact.transport import Connection
-    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.run.settings import FleetSettings, OnEvent
 
 

@@ -17,11 +17,12 @@ import base64
 import hashlib
 import importlib.util
 import zlib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import fleetmem.agent
+from fleetmem.controller.contact import payload_cache
+from fleetmem.controller.contact.parts import Part, Payload
 
 AGENT = Path(fleetmem.agent.__file__).parent
 LEFT_OUT = ("shapes", "boot")
@@ -40,42 +41,9 @@ UNUSED = ("_extractNVMLErrorsAsClasses()",)
 """What pynvml runs when it is loaded, for names that the agent does not use (a class an error)."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """One part: its name, digest (hex), uncompressed size and compressed bytes."""
-
-    name: str
-    sha256: str
-    size_bytes: int
-    compressed: bytes
-
-    @property
-    def label(self) -> str:
-        """What the bootstrap is told about the part."""
-        return f"{self.name}:{self.sha256}:{self.size_bytes}"
-
-
-@dataclass(frozen=True)
-class Payload:
-    """The bootstrap for the command line with its wrapper; what follows on stdin where the
-    host has not got it: stage 0 (zlib), then the parts."""
-
-    wrap: str
-    bootstrap: str
-    stage0: bytes
-    parts: tuple[Part, ...]
-
-    @property
-    def labels(self) -> str:
-        """All parts as one argument."""
-        return ",".join(part.label for part in self.parts)
-
-
 @cache
 def payload() -> Payload:
     """The payload, built once for each state of the sources: building costs 0.2 s of CPU."""
-    from fleetmem.controller.contact import payload_cache
-
     sources = [path.read_bytes() for path in sorted(AGENT.rglob("*.py"))]
     sources += [Path(__file__).read_bytes(), pynvml_path().read_bytes()]
     key = hashlib.sha256(b"\0".join(hashlib.sha256(data).digest() for data in sources)).hexdigest()

@@ -14,10 +14,8 @@ import json
 import os
 import zlib
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from fleetmem.controller.contact.payload import Payload
+from fleetmem.controller.contact.parts import Part, Payload
 
 
 def folder() -> Path:
@@ -28,8 +26,6 @@ def folder() -> Path:
 
 def load(key: str) -> Payload | None:
     """The payload kept under *key*, or None."""
-    from fleetmem.controller.contact.payload import Part, Payload
-
     place = folder() / f"payload-{key}.json"
     try:
         found = place.stat()

@@ -13,60 +13,17 @@ Later and more specific wins: defaults, groups in the order of the file, node se
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from fleetmem.controller.errors import InventoryInvalid
+from fleetmem.controller.hosts.host import Inventory
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from fleetmem.controller.text.yaml_nodes import Document
 
-CONNECT_TIMEOUT_SECONDS = 10.0
 MAX_SHOWN = 50
 MACHINE_FILE = "/etc/fleetmem/inventory.yaml"
-
-
-@dataclass(frozen=True)
-class Host:
-    """One host and how to reach it.
-
-    ``user`` and ``port`` are None where ``~/.ssh/config`` or SSH's own default decides,
-    ``known_hosts`` None means the user's and the machine's files. ``jump`` holds the hosts
-    on the way, the first hop first. ``serves`` names the model whose hosts are one transaction.
-    """
-
-    name: str
-    address: str
-    port: int | None = None
-    user: str | None = None
-    identities: tuple[str, ...] = ()
-    known_hosts: str | None = None
-    jump: tuple[Host, ...] = ()
-    python: str | None = None
-    sudo: bool = False
-    transport: str = "ssh"
-    command: tuple[str, ...] = ()
-    connect_timeout_seconds: float = CONNECT_TIMEOUT_SECONDS
-    labels: tuple[tuple[str, str], ...] = ()
-    groups: tuple[str, ...] = ()
-    serves: str | None = None
-
-
-@dataclass(frozen=True)
-class Inventory:
-    """All hosts by name, in the order of the file, and the groups' member names.
-
-    ``file`` is None where there is none; ``template`` is what a host that is not listed
-    gets from ``defaults``. ``warnings`` are lines for a person.
-    """
-
-    file: str | None = None
-    hosts: Mapping[str, Host] = field(default_factory=dict)
-    groups: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    template: Host = Host("", "")
-    warnings: tuple[str, ...] = ()
 
 
 def find(path: str | None = None) -> tuple[str | None, tuple[str, ...]]:

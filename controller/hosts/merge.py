@@ -8,7 +8,7 @@ from typing import Any
 
 from fleetmem.controller.errors import UsageError
 from fleetmem.controller.hosts.address import Target, parse_target
-from fleetmem.controller.hosts.inventory import CONNECT_TIMEOUT_SECONDS, Host, Inventory
+from fleetmem.controller.hosts.host import CONNECT_TIMEOUT_SECONDS, Host, Inventory
 from fleetmem.controller.hosts.inventory_schema import MAX_HOPS, File, Keys
 from fleetmem.controller.hosts.nodeset import MAX_HOSTS, expand
 from fleetmem.controller.text.yaml_nodes import Document, Path

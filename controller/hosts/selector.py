@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from fleetmem.controller.answer.step import Reach, complete, next_step
 from fleetmem.controller.errors import InventoryInvalid, NoHostsMatch, RangeTooLarge, UsageError
 from fleetmem.controller.hosts.address import Target, is_ipv6, parse_target
-from fleetmem.controller.hosts.inventory import Host, Inventory
+from fleetmem.controller.hosts.host import Host, Inventory
 from fleetmem.controller.hosts.nodeset import MAX_HOSTS, expand, short, split
 
 TYPE_CHECKING = False

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from fleetmem.controller.answer.envelope import Envelope, Finding, HostEntry
     from fleetmem.controller.contact.session import Session
-    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.run.settings import FleetSettings, OnEvent
     from fleetmem.controller.startup.model import Startup
 

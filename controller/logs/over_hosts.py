@@ -11,14 +11,14 @@ from fleetmem.controller.answer import envelope as env
 from fleetmem.controller.contact import gather, link
 from fleetmem.controller.errors import LogUnreadable
 from fleetmem.controller.logs import reading as logs
-from fleetmem.controller.reclaim.survey import display_name
 from fleetmem.controller.run.fanout import HostEnd, run_hosts
+from fleetmem.controller.text.process_name import display_name
 
 if TYPE_CHECKING:
     from fleetmem.agent.shapes import EngineLogs
     from fleetmem.controller.answer.envelope import Envelope, HostEntry, Reading
     from fleetmem.controller.contact.session import Session
-    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.logs.sources import Sources
     from fleetmem.controller.run.settings import FleetSettings, OnEvent
 

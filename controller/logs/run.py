@@ -15,7 +15,7 @@ from fleetmem.controller.logs.sources import Sources
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope, HostEntry
     from fleetmem.controller.contact.session import Session
-    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.logs.reading import Log, LogLine
     from fleetmem.controller.run.settings import FleetSettings, OnEvent
 

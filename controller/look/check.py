@@ -15,7 +15,7 @@ from fleetmem.controller.run.fanout import HostEnd, run_hosts
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope, Reading
-    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.run.settings import FleetSettings, OnEvent
 
 PROBES = ("host.facts", "host.operations", "gpu.devices")

@@ -10,7 +10,7 @@ from fleetmem.controller.rules.playbook import call_arguments, load
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope
-    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.run.settings import FleetSettings, OnEvent
 
 

@@ -29,7 +29,7 @@ from fleetmem.controller.run.fanout import HostEnd, run_hosts
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope, HostEntry, Run
-    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.record.history import History
     from fleetmem.controller.rules.playbook import Playbook
     from fleetmem.controller.run.settings import FleetSettings, OnEvent

@@ -14,11 +14,11 @@ from fleetmem.controller.reclaim.rules import Rules, engine, protection
 from fleetmem.controller.reclaim.survey import (
     Survey,
     descends_from,
-    display_name,
     heir_like,
     may_hold,
     one_family,
 )
+from fleetmem.controller.text.process_name import display_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

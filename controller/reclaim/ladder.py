@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fleetmem.controller.contact import gather
 from fleetmem.controller.reclaim import signalling
 from fleetmem.controller.reclaim.classify import classify
+from fleetmem.controller.reclaim.join import to_survey
 from fleetmem.controller.reclaim.rules import rules
 from fleetmem.controller.reclaim.survey import descends_from, heir_like, may_hold
 from fleetmem.controller.reclaim.verdict import (
@@ -198,7 +199,7 @@ async def _stay(run: Climb) -> None:
 async def look(run: Climb) -> Survey:
     """One more survey; its readings are kept as the run's last."""
     rows = await gather.readings(run.session)
-    survey = gather.to_survey(rows)
+    survey = to_survey(rows)
     run.readings = dict(rows)
     return survey
 

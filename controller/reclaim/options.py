@@ -10,7 +10,7 @@ from fleetmem.controller.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.hosts.host import Host
 
 UpTo = Literal["drain", "owner", "term", "kill", "heirs"]
 UP_TO: tuple[UpTo, ...] = ("drain", "owner", "term", "kill", "heirs")

@@ -14,10 +14,12 @@ from fleetmem.controller.answer import envelope as env
 from fleetmem.controller.answer.exit_codes import exit_code
 from fleetmem.controller.answer.fold import fold_numbers
 from fleetmem.controller.contact import gather, link
+from fleetmem.controller.errors.words import HostOutcome
 from fleetmem.controller.hosts import gpu_scope
 from fleetmem.controller.reclaim import baseline
 from fleetmem.controller.reclaim.classify import Classified, classify
 from fleetmem.controller.reclaim.climb import Climb
+from fleetmem.controller.reclaim.join import to_survey
 from fleetmem.controller.reclaim.ladder import climb
 from fleetmem.controller.reclaim.options import for_hosts
 from fleetmem.controller.reclaim.plan import make_plan, refuse_expired
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fleetmem.controller.answer.envelope import Envelope, HostEntry
-    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.reclaim.options import ReclaimOptions
     from fleetmem.controller.reclaim.plan import Plan
     from fleetmem.controller.reclaim.survey import Survey
@@ -154,7 +156,7 @@ class ReclaimRun:
 
     def _judge(self, seat: Seat) -> None:
         """From the seat's readings to its plan, and what the answer shows of it."""
-        survey = gather.to_survey(seat.readings)
+        survey = to_survey(seat.readings)
         members = classify(survey, rules())
         recorded = baseline.recorded(self.history, seat.host.name, survey)
         if self.history:
@@ -305,7 +307,7 @@ class ReclaimRun:
     def _outcome(seat: Seat) -> HostEnd:
         """ok, or partial where a reading was; both are a host that was read to its end."""
         rows = seat.entry["readings"]
-        outcome: env.HostOutcome = "partial" if gather.partial_reasons(rows) else "ok"
+        outcome: HostOutcome = "partial" if gather.partial_reasons(rows) else "ok"
         return HostEnd(seat.host.name, outcome)
 
     async def _lock(self, seat: Seat) -> int:

@@ -145,18 +145,3 @@ def descends_from(process: shapes.Identity, ancestor: shapes.Identity) -> bool:
     """Whether *ancestor*, that very process, is above *process*."""
     key = (ancestor["pid"], ancestor["start_time"])
     return any((a["pid"], a["start_time"]) == key for a in process["ancestors"])
-
-
-def display_name(process: shapes.Identity | shapes.Unplaced) -> str:
-    """The name to show: the title's first word where a title was set, else comm.
-
-    comm is cut at 15 characters, so a first word that continues it is the fuller name.
-    """
-    comm, title = process["comm"], process["title"].strip()
-    word = title.split(" ", 1)[0]
-    base = word.rpartition("/")[2]
-    if base.startswith(comm):
-        return base
-    if "::" in title or (word and "/" not in word and not word.startswith("-") and comm in title):
-        return title.split(" ", 1)[0]
-    return comm or base or "?"

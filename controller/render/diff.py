@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fleetmem.controller.answer.envelope import Envelope, HostEntry
-from fleetmem.controller.answer.fold import fold_hosts, span, template
+from fleetmem.controller.answer.fold import fold_hosts, template
 from fleetmem.controller.memory.parts import Change
 from fleetmem.controller.render.kit.findings import finding_lines
 from fleetmem.controller.render.kit.line import WIDTH, Line, cells, left, right, wrap
 from fleetmem.controller.render.kit.next_steps import finding_steps
 from fleetmem.controller.text.safe import safe
-from fleetmem.controller.text.sizes import GIB, NONE, count
+from fleetmem.controller.text.sizes import GIB, NONE, count, span
 
 _HOSTS = 18
 _OWNER = 25

@@ -10,11 +10,11 @@ from __future__ import annotations
 
 import types
 import typing
-from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, Union, get_args, get_origin
 
 from fleetmem.agent.declare import CALLS
+from fleetmem.controller.rules.paths import prefixes, reading_of
 from fleetmem.controller.rules.views import VIEWS
 
 
@@ -42,7 +42,7 @@ def probe_of(each: str) -> str:
     """The probe that *each* looks at; *each* itself where it names none."""
     if each in VIEWS:
         return VIEWS[each].probes[0]
-    return next((name for name in _prefixes(each) if name in CALLS), each)
+    return reading_of(each)
 
 
 def sources() -> list[str]:
@@ -50,39 +50,10 @@ def sources() -> list[str]:
     return sorted({*VIEWS, *CALLS})
 
 
-def rows_of(each: str, readings: Mapping[str, Any]) -> list[Mapping[str, Any]]:
-    """The rows of *each* (not a view) in plain *readings*; none where the reading is missing."""
-    probe = probe_of(each)
-    path = each[len(probe) + 1 :].split(".") if len(each) > len(probe) else []
-    found: list[Any] = [readings.get(probe)]
-    for part in path:
-        found = [item for one in found if isinstance(one, dict) for item in _items(one.get(part))]
-    return [one for one in found if isinstance(one, dict)]
-
-
-def value_of(row: Mapping[str, Any], path: str) -> Any:
-    """The value at a dotted *path*; ``None`` where a part is missing."""
-    value: Any = row
-    for part in path.split("."):
-        if not isinstance(value, Mapping):
-            return None
-        value = value.get(part)
-    return value
-
-
-def _items(value: Any) -> Iterable[Any]:
-    return value if isinstance(value, list) else [value]
-
-
-def _prefixes(each: str) -> Sequence[str]:
-    parts = each.split(".")
-    return [".".join(parts[:n]) for n in range(len(parts), 0, -1)]
-
-
 def _split(each: str) -> tuple[Any, list[str]]:
     from fleetmem.agent import shapes
 
-    for name in _prefixes(each):
+    for name in prefixes(each):
         if name in CALLS:
             rest = each[len(name) + 1 :]
             return getattr(shapes, CALLS[name].shape), rest.split(".") if rest else []

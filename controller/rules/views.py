@@ -14,6 +14,7 @@ from typing import Any, TypedDict
 from fleetmem.controller.memory.abandoned import abandoned
 from fleetmem.controller.memory.account import snapshot
 from fleetmem.controller.memory.parts import CachedFile, NumaNode, Snapshot
+from fleetmem.controller.rules.paths import rows_of
 
 Rows = list[dict[str, Any]]
 
@@ -153,8 +154,6 @@ class Look:
 
     def _make(self, each: str) -> Rows:
         if each not in VIEWS:
-            from fleetmem.controller.rules.fields import rows_of
-
             return [dict(row) for row in rows_of(each, self._readings)]
         view = VIEWS[each]
         if self._readings.get(view.probes[0]) is None:

@@ -26,8 +26,8 @@ from fleetmem.controller.errors import (
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from fleetmem.controller.answer.envelope import HostOutcome
-    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.errors.words import HostOutcome
+    from fleetmem.controller.hosts.host import Host
 
     Phase = Callable[[str], None]
     Work = Callable[[Host, Phase], Awaitable[Any]]

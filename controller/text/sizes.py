@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fleetmem.controller.answer.fold import span
-
 NONE = "–"
 GIB = 1 << 30
 MIB = 1 << 20
@@ -92,3 +90,9 @@ def age(value: float | None) -> str:
 def count(number: int, one: str, many: str | None = None) -> str:
     """``1 host``, ``2 hosts``."""
     return f"{number} {one if number == 1 else many or one + 's'}"
+
+
+def span(values: Iterable[float | int | None]) -> tuple[float, float] | None:
+    """Smallest and largest of the known values; ``None`` where none is known."""
+    known = [value for value in values if value is not None]
+    return (min(known), max(known)) if known else None

@@ -12,10 +12,11 @@ from pathlib import Path
 
 from fleetmem.controller.contact import payload as made
 from fleetmem.controller.contact.launch import Way
-from fleetmem.controller.contact.payload import Payload
+from fleetmem.controller.contact.parts import Payload
 from fleetmem.controller.contact.session import Session
-from fleetmem.controller.contact.transport import Connection, ConnectSettings, connect
-from fleetmem.controller.hosts.inventory import Host
+from fleetmem.controller.contact.transport import Connection, ConnectSettings
+from fleetmem.controller.contact.transport.choose import connect
+from fleetmem.controller.hosts.host import Host
 
 CALLS = '''
 from __future__ import annotations

@@ -22,7 +22,7 @@ from fleetmem.agent import wire
 from fleetmem.controller import errors
 from fleetmem.controller.contact.launch import Way, command_line
 from fleetmem.controller.contact.session import Session
-from fleetmem.controller.hosts.inventory import Host
+from fleetmem.controller.hosts.host import Host
 from tests.contract import agent_trial as trial
 
 

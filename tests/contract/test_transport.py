@@ -16,10 +16,10 @@ from fleetmem.controller.contact.transport import (
     Connection,
     ConnectSettings,
     Exit,
-    connect,
 )
+from fleetmem.controller.contact.transport.choose import connect
 from fleetmem.controller.errors import CommandFailed, SessionLost
-from fleetmem.controller.hosts.inventory import Host
+from fleetmem.controller.hosts.host import Host
 from tests.contract import sshd
 
 Work = Callable[[Connection], Awaitable[None]]

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from fleetmem.controller import errors
-from fleetmem.controller.contact.transport import ConnectSettings, Exit, connect
-from fleetmem.controller.hosts.inventory import Host
+from fleetmem.controller.contact.transport import ConnectSettings, Exit
+from fleetmem.controller.contact.transport.choose import connect
+from fleetmem.controller.hosts.host import Host
 from tests.contract import sshd
 from tests.contract.sshd import Sshd, keygen, running
 

@@ -14,8 +14,6 @@ from fleetmem.controller.answer.step import DIRECT, Reach
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fleetmem.controller.hosts.inventory import Host
-
 STDERR_BYTES = 64 * 1024
 """How much of a command's stderr is kept; the rest is read and dropped."""
 
@@ -98,14 +96,3 @@ class Connection(Protocol):
     async def close(self) -> None:
         """End the connection and its channels, within seconds. Twice is fine; never raises."""
         ...
-
-
-async def connect(host: Host, settings: ConnectSettings) -> Connection:
-    """A connection to *host* by its own transport; errors of the FleetError tree only."""
-    if host.transport == "ssh":
-        from fleetmem.controller.contact.transport.ssh.connect import connect as connect_ssh
-
-        return await connect_ssh(host, settings)
-    from fleetmem.controller.contact.transport.command import connect as connect_command
-
-    return await connect_command(host, settings)

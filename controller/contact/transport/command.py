@@ -13,7 +13,7 @@ from fleetmem.controller.errors import CommandFailed, SessionLost
 
 if TYPE_CHECKING:
     from fleetmem.controller.contact.transport import Connection, ConnectSettings
-    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.hosts.host import Host
 
 LOCAL = ("/bin/sh", "-c", "{command}")
 _BUFFER_BYTES = 256 * 1024

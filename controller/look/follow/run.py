@@ -31,7 +31,7 @@ from fleetmem.controller.run.fanout import HostEnd, run_hosts
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope, Finding, HostEntry
     from fleetmem.controller.contact.session import Session
-    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.memory.parts import Follow, PhaseMark
     from fleetmem.controller.rules.playbook import Playbook
     from fleetmem.controller.run.settings import FleetSettings, OnEvent

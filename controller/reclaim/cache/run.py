@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fleetmem.controller.answer.envelope import Envelope, HostEntry, Reading, Rung
-    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.reclaim.options import ReclaimOptions
     from fleetmem.controller.record.history import History
     from fleetmem.controller.run.settings import Approve, FleetSettings, OnEvent

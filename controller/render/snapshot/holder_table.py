@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from fleetmem.controller.answer.envelope import HostEntry, reading_of
-from fleetmem.controller.answer.fold import fold_hosts, fold_names, fold_numbers, span, template
+from fleetmem.controller.answer.fold import fold_hosts, fold_names, fold_numbers, template
 from fleetmem.controller.memory.abandoned import abandoned
 from fleetmem.controller.memory.parts import Process, Snapshot
 from fleetmem.controller.render.kit.line import WIDTH, Line, Span, cells, clip, left, right, wrap
 from fleetmem.controller.text.safe import safe
-from fleetmem.controller.text.sizes import GIB, NONE, gib
+from fleetmem.controller.text.sizes import GIB, NONE, gib, span
 
 _ROWS = 16
 _SHARE = 20

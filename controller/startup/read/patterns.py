@@ -14,22 +14,16 @@ import functools
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from fleetmem.controller.startup.model import Event, Head
 from fleetmem.controller.startup.read.prefix import pieces, split_head
+from fleetmem.controller.startup.read.step_names import Phase, Step
 from fleetmem.controller.startup.read.template import Template, TemplateError, compile_template
 
 if TYPE_CHECKING:
     from fleetmem.controller.text.yaml_nodes import Document, Problem
 
-Step = Literal[
-    "set", "add", "load_begin", "load_end", "pool", "pool_draft", "pool_end", "graph_begin",
-    "graph_end", "start", "ready", "stopped", "failed", "exit", "restart", "error", "phase",
-    "presence", "config", "window_total", "gpu_list", "breakdown", "count", "least",
-    "ignore",
-]  # fmt: skip
-Phase = Literal["before-load", "after-load", "kv-pool", "after-init", "failed", "stopped"]
 UNIT_WORDS = ("GiB", "MiB", "GB")
 
 

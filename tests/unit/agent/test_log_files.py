@@ -14,11 +14,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetmem.agent.kernel import sysroot
+from fleetmem.agent.logs import container_logs
 from fleetmem.agent.logs import files as log_files
 from fleetmem.agent.logs.lines import cri, docker, microseconds
 from fleetmem.agent.model import DENIED, FAILED, PARTIAL, Trouble
 from fleetmem.agent.probes import journal
-from fleetmem.agent.services import containers
 
 
 @pytest.fixture
@@ -150,7 +150,7 @@ def test_pods_and_podman(root: Path) -> None:
     put(root, f"{store}/{'ab' * 32}/userdata/ctr.log", "2026-05-04T01:02:03+02:00 stderr F hello\n")
     put(root, f"{store}/containers.json", json.dumps([{"id": "ab" * 32, "names": ["vllm"]}]))
     assert read(container="vllm")[0] == ["hello"]
-    assert containers.files("other") == []
+    assert container_logs.files("other") == []
 
 
 def test_a_runtimes_command_is_the_last_way(root: Path) -> None:

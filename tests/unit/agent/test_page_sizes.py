@@ -10,9 +10,9 @@ import pytest
 
 from fleetmem.agent.actions import pagecache as drop
 from fleetmem.agent.actions import pagecache_file
-from fleetmem.agent.kernel import shm_scan, sysroot
 from fleetmem.agent.kernel import smaps as memory_deep
-from fleetmem.agent.page_cache import pages
+from fleetmem.agent.kernel import sysroot
+from fleetmem.agent.page_cache import pages, shm_scan
 from fleetmem.agent.probes import cgroup_memory, numa, pagecache
 from fleetmem.controller.render.snapshot.snapshot import head_lines
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fleetmem.agent import serve
+from fleetmem.agent import lifeline
 
 
 @pytest.mark.parametrize(("looks", "stuck"), [(1, False), (5, False), (1000, True)])
@@ -17,13 +17,13 @@ def test_a_moment_in_the_kernel_is_not_a_hang(
         left[0] -= 1
         return [4711] if left[0] >= 0 else []
 
-    monkeypatch.setattr(serve, "_inside_kernel", inside)
-    monkeypatch.setattr(serve.time, "sleep", lambda _seconds: None)
-    reason = serve.stuck_nvml()
+    monkeypatch.setattr(lifeline, "_inside_kernel", inside)
+    monkeypatch.setattr(lifeline.time, "sleep", lambda _seconds: None)
+    reason = lifeline.stuck_nvml()
     assert (reason is not None) is stuck
     if reason is not None:
         assert reason.startswith("nvml_hung: process 4711 ")
 
 
 def test_nobody_here_is_stuck() -> None:
-    assert serve.stuck_nvml() is None
+    assert lifeline.stuck_nvml() is None

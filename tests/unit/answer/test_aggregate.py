@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetmem.controller.answer.fold import fold_equal, fold_names, fold_numbers, span
+from fleetmem.controller.answer.fold import fold_equal, fold_names, fold_numbers
+from fleetmem.controller.text.sizes import span
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 5) | st.text(max_size=3),

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fleetmem.controller import errors
-from fleetmem.controller.errors import exit_code_over
+from fleetmem.controller.answer.exit_codes import exit_code_over
 
 
 def classes() -> list[type[errors.FleetError]]:

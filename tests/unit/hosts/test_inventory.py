@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fleetmem.controller.errors import InventoryInvalid
 from fleetmem.controller.hosts import inventory
-from fleetmem.controller.hosts.inventory import Host, Inventory
+from fleetmem.controller.hosts.host import Host, Inventory
 
 EXAMPLE = Path(__file__).parents[3] / "inventory.example.yaml"
 

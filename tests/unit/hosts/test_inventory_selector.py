@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fleetmem.controller.errors import FleetError, UsageError
 from fleetmem.controller.hosts import inventory, selector
 from fleetmem.controller.hosts.address import Target, parse_target
-from fleetmem.controller.hosts.inventory import Host, Inventory
+from fleetmem.controller.hosts.host import Host, Inventory
 
 FLEET = inventory.parse(
     """

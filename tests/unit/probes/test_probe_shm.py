@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fleetmem.agent.kernel import maps as mappings
-from fleetmem.agent.kernel import shm_scan
+from fleetmem.agent.page_cache import shm_scan
 from fleetmem.agent.probes import shm
 from tests.unit.agent.cache_ground import MIB, PAGE, call, end, holder
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fleetmem.controller.errors import UsageError
-from fleetmem.controller.hosts.inventory import Host
+from fleetmem.controller.hosts.host import Host
 from fleetmem.controller.reclaim.options import ReclaimOptions, for_hosts
 
 ONE = (Host("a1", "10.0.0.1"),)

@@ -21,7 +21,7 @@ from fleetmem.controller.errors import (
     SessionLost,
     UsageError,
 )
-from fleetmem.controller.hosts.inventory import Host
+from fleetmem.controller.hosts.host import Host
 from fleetmem.controller.run import fanout as runner
 from fleetmem.controller.run.fanout import HostEnd, failure_cap, run_hosts
 
@@ -323,7 +323,7 @@ def test_the_descriptor_limit_lowers_the_fanout_once() -> None:
     """In a process of its own, since a hard limit cannot be raised again."""
     program = """
 import asyncio, resource
-from fleetmem.controller.hosts.inventory import Host
+from fleetmem.controller.hosts.host import Host
 from fleetmem.controller.run.fanout import run_hosts
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256))
 now = most = 0

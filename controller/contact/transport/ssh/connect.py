@@ -26,7 +26,7 @@ from fleetmem.controller.errors import (
     IdentityInvalid,
     UsageError,
 )
-from fleetmem.controller.hosts.inventory import Host
+from fleetmem.controller.hosts.host import Host
 
 if TYPE_CHECKING:
     from fleetmem.controller.contact.transport import Connection, ConnectSettings

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     import asyncssh
 
-    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.hosts.host import Host
 
 TUNNELS_PER_CONNECTION = 32
 """A connection to a jump host carries this many others before a second one is opened."""

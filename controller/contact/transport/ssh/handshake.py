@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from fleetmem.controller.contact.transport import ConnectSettings
     from fleetmem.controller.contact.transport.ssh.route import Route
-    from fleetmem.controller.hosts.inventory import Host
+    from fleetmem.controller.hosts.host import Host
 
 KEX = "^curve25519-sha256,curve25519-sha256@libssh.org"
 CIPHERS = "^aes128-gcm@openssh.com,chacha20-poly1305@openssh.com"

@@ -11,7 +11,7 @@ import asyncssh
 from fleetmem.controller.contact.transport.ssh.trust import DEFAULT_FILES
 from fleetmem.controller.errors import InventoryInvalid
 from fleetmem.controller.hosts.address import parse_target
-from fleetmem.controller.hosts.inventory import Host
+from fleetmem.controller.hosts.host import Host
 
 if TYPE_CHECKING:
     from fleetmem.controller.contact.transport import ConnectSettings

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fleetmem.agent import wire
 from fleetmem.agent.kernel import sysroot
-from fleetmem.agent.logs.files import family
+from fleetmem.agent.logs.rotated import family
 from fleetmem.agent.services.program import Program, place
 
 TYPE_CHECKING = False

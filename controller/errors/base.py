@@ -1,0 +1,41 @@
+"""The root of the error tree, and the exit codes that it and its children have."""
+
+from __future__ import annotations
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from fleetmem.controller.errors.words import Error, HostOutcome
+
+EXIT_OK = 0
+EXIT_INTERNAL = 1
+EXIT_USAGE = 2
+EXIT_SOME_FAILED = 3
+EXIT_NONE_REACHED = 4
+EXIT_NOT_RECOVERED = 5
+EXIT_PLAN_ONLY = 6
+EXIT_REFUSED = 7
+EXIT_UNKNOWN = 8
+EXIT_SIGINT = 130
+EXIT_SIGTERM = 143
+
+
+class FleetError(Exception):
+    """Something went wrong that a person can understand.
+
+    ``code`` is a stable word, ``exit_code`` the process status if this error ends the run,
+    ``outcome`` how a host ends that meets it. ``message`` is one line, ``hint`` what to do.
+    """
+
+    code = "error"
+    exit_code = EXIT_INTERNAL
+    outcome: HostOutcome = "failed"
+    remedy = ""
+
+    def __init__(self, message: str, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.hint = hint or self.remedy
+
+    def to_json(self) -> Error:
+        """The envelope's ``error``: code, message, hint (null where there is none)."""
+        return {"code": self.code, "message": self.message, "hint": self.hint or None}
