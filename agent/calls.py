@@ -13,7 +13,7 @@ from _signal import SIG_DFL, SIG_IGN, SIGPIPE, SIGTERM, signal
 
 from fleetmem.agent import lifeline, wire
 from fleetmem.agent.declare import find
-from fleetmem.agent.model import DENIED, FAILED, OK, Trouble
+from fleetmem.agent.model import CODES, DENIED, FAILED, OK, Trouble
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -151,26 +151,29 @@ def perform(output: int, call: Dict[str, Any]) -> None:
         _write(output, b"C", wire.encode({"type": "chunk", "id": call["id"], "data": data}))
 
     began = time.monotonic()
-    outcome, reason, reading = OK, None, None
+    outcome, code, reason, reading = OK, None, None, None
     try:
         func = find(call["name"]).func
         args = dict(call.get("args") or {})
-        code = func.__code__
-        if "emit" in code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]:
+        made = func.__code__
+        if "emit" in made.co_varnames[: made.co_argcount + made.co_kwonlyargcount]:
             args["emit"] = emit
         reading = func(**args)
     except Trouble as trouble:
-        outcome, reason, reading = trouble.outcome, trouble.reason, trouble.reading
+        outcome, code = trouble.outcome, trouble.code
+        reason, reading = trouble.reason, trouble.reading
     except PermissionError as error:
-        outcome, reason = DENIED, str(error)
+        outcome, code, reason = DENIED, CODES[DENIED], str(error)
     except MemoryError:
-        outcome, reason = FAILED, "the call needed more memory than it may use"
+        outcome, code = FAILED, "out_of_memory"
+        reason = "the call needed more memory than it may use"
     except Exception as error:  # noqa: BLE001  a probe's defect is its own row, not the run's
-        outcome, reason = FAILED, _where(error)
+        outcome, code, reason = FAILED, "defect", _where(error)
     message = {
         "type": "result",
         "id": call["id"],
         "outcome": outcome,
+        "code": code,
         "reason": reason,
         "reading": reading,
         "seconds": round(time.monotonic() - began, 6),
@@ -178,7 +181,9 @@ def perform(output: int, call: Dict[str, Any]) -> None:
     try:
         frame = wire.encode(message)
     except (wire.WireError, TypeError, ValueError) as error:
-        message.update(outcome=FAILED, reason="the reading cannot be sent: %s" % error)
+        message.update(
+            outcome=FAILED, code="too_large", reason="the reading cannot be sent: %s" % error
+        )
         message["reading"] = None
         frame = wire.encode(message)
     _write(output, b"R", frame)

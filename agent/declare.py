@@ -13,7 +13,7 @@ from fleetmem.agent.model import Action, Probe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, TypeVar, Union
+    from typing import Any, Callable, Dict, Optional, TypeVar, Union
 
     F = TypeVar("F", bound=Callable[..., Any])
 
@@ -22,20 +22,26 @@ class Row:
     """What both ends know about a call without loading it.
 
     ``module`` is where the function lives, below ``fleetmem.agent``; ``shape`` names its reading
-    in ``agent/shapes``; ``span_seconds`` is how long one call may take unless it says otherwise;
-    ``nvml`` sends it to the one child process that holds the NVML session. What lives in
-    ``actions`` changes the host.
+    in ``agent/shapes``, ``chunk`` the shape of what it streams; ``span_seconds`` is how long one
+    call may take unless it says otherwise; ``nvml`` sends it to the one child process that holds
+    the NVML session. What lives in ``actions`` changes the host.
     """
 
-    __slots__ = ("action", "module", "nvml", "shape", "span_seconds")
+    __slots__ = ("action", "chunk", "module", "nvml", "shape", "span_seconds")
 
     def __init__(
-        self, module: str, shape: str, span_seconds: float = 10.0, nvml: bool = False
+        self,
+        module: str,
+        shape: str,
+        span_seconds: float = 10.0,
+        nvml: bool = False,
+        chunk: Optional[str] = None,
     ) -> None:
         self.module = module
         self.shape = shape
         self.span_seconds = span_seconds
         self.nvml = nvml
+        self.chunk = chunk
         self.action = module.startswith("actions.")
 
 
@@ -44,7 +50,7 @@ CALLS = {
     "host.operations": Row("probes.host", "HostOperations", 5.0),
     "gpu.devices": Row("probes.gpu", "GpuDevices", 15.0, nvml=True),
     "gpu.processes": Row("probes.gpu", "GpuProcesses", 15.0, nvml=True),
-    "gpu.wait": Row("probes.gpu", "GpuWait", 3600.0, nvml=True),
+    "gpu.wait": Row("probes.gpu", "GpuWait", 3600.0, nvml=True, chunk="WaitSample"),
     "gpu.holders": Row("probes.holders", "GpuHolders", 20.0),
     "processes.identity": Row("probes.processes", "Identities", 20.0),
     "signal.send": Row("actions.signal", "SignalResults", 20.0),

@@ -41,7 +41,7 @@ def open_dir() -> str:
     """Make sure of the folder and return it; Trouble where it cannot be trusted."""
     folder, reason = state_dir()
     if folder is None:
-        raise Trouble(DENIED, "no_state_dir: %s" % reason)
+        raise Trouble(DENIED, str(reason), code="no_state_dir")
     try:
         os.mkdir(folder, 0o700)
     except FileExistsError:
@@ -50,15 +50,17 @@ def open_dir() -> str:
         raise cannot_keep(folder, error) from None
     found = os.lstat(folder)
     if found.st_mode & 0o170077 != 0o040000 or found.st_uid != os.geteuid():
-        raise Trouble(DENIED, "no_state_dir: %s is not a private folder of this user" % folder)
+        raise Trouble(
+            DENIED, "%s is not a private folder of this user" % folder, code="no_state_dir"
+        )
     return folder
 
 
 def cannot_keep(path: str, error: OSError) -> Trouble:
     """The Trouble that *error* about a record at *path* means: no room, or no folder."""
     if error.errno in (ENOSPC, EDQUOT):
-        return Trouble(FAILED, "remote_disk_full: %s: %s" % (path, error.strerror))
-    return Trouble(DENIED, "no_state_dir: %s: %s" % (path, error.strerror))
+        return Trouble(FAILED, "%s: %s" % (path, error.strerror), code="remote_disk_full")
+    return Trouble(DENIED, "%s: %s" % (path, error.strerror), code="no_state_dir")
 
 
 # --- lock and epoch ------------------------------------------------------------------------
@@ -79,7 +81,7 @@ def lock(operation: str) -> Tuple[int, int]:
     except OSError:
         holder = os.read(number, 4096).decode("utf-8", "replace").strip()
         os.close(number)
-        raise Trouble(DENIED, "locked: held by %s" % (holder or "another run")) from None
+        raise Trouble(DENIED, "held by %s" % (holder or "another run"), code="locked") from None
     try:
         os.ftruncate(number, 0)
         os.pwrite(number, operation.encode(), 0)
@@ -285,7 +287,7 @@ def trail(event: Dict[str, Any]) -> None:
         finally:
             os.close(number)
     except OSError as error:
-        raise Trouble(FAILED, "no_trail: %s: %s" % (path, error.strerror)) from None
+        raise Trouble(FAILED, "%s: %s" % (path, error.strerror), code="no_trail") from None
 
 
 def _to_journal(text: str, event: Dict[str, Any]) -> bool:

@@ -127,7 +127,7 @@ def stuck_nvml() -> Optional[str]:
         left = _inside_kernel(left)
     if not left:
         return None
-    return "nvml_hung: process %d of an earlier run is still stuck in the driver" % left[0]
+    return "process %d of an earlier run is still stuck in the driver" % left[0]
 
 
 def _inside_kernel(pids: List[int]) -> List[int]:

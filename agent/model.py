@@ -18,16 +18,34 @@ FAILED = "failed"
 OUTCOMES = (OK, PARTIAL, UNSUPPORTED, DENIED, TIMED_OUT, FAILED)
 
 
+CODES = {
+    PARTIAL: "incomplete",
+    UNSUPPORTED: "unsupported",
+    DENIED: "denied",
+    TIMED_OUT: "no_answer",
+    FAILED: "failed",
+}
+"""The code of a reason that needs no word of its own."""
+
+
 class Trouble(Exception):
     """An expected difficulty on a host: an outcome with a reason, never a traceback.
 
-    ``raise Trouble(DENIED, "…")`` ends a probe without a reading;
+    A reason is a code, which programs go by, and a text, which is for people only.
+    ``raise Trouble(DENIED, "…", code="locked")`` ends a probe without a reading;
     ``raise Trouble(PARTIAL, "…", reading)`` ends it with the reading it has.
     """
 
-    def __init__(self, outcome: str, reason: str, reading: Optional[Any] = None) -> None:
+    def __init__(
+        self,
+        outcome: str,
+        reason: str,
+        reading: Optional[Any] = None,
+        code: Optional[str] = None,
+    ) -> None:
         super().__init__(reason)
         self.outcome = outcome
+        self.code = code or CODES[outcome]
         self.reason = reason
         self.reading = reading
 

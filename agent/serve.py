@@ -17,7 +17,7 @@ from fleetmem.agent import lifeline, wire
 from fleetmem.agent.calls import Child, run_once, run_session
 from fleetmem.agent.declare import CALLS
 from fleetmem.agent.kernel import tasks  # noqa: F401  loaded once, not in each child
-from fleetmem.agent.model import FAILED, OK, TIMED_OUT, UNSUPPORTED, Trouble
+from fleetmem.agent.model import CODES, FAILED, OK, TIMED_OUT, UNSUPPORTED, Trouble
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -117,13 +117,19 @@ class _Server:
             raise _Bye from None
 
     def answer(
-        self, call: Dict[str, Any], outcome: str, reason: Optional[str], reading: Any = None
+        self,
+        call: Dict[str, Any],
+        outcome: str,
+        code: Optional[str],
+        reason: Optional[str],
+        reading: Any = None,
     ) -> None:
         seconds = time.monotonic() - call["began"]
         self.send(
             type="result",
             id=call["id"],
             outcome=outcome,
+            code=code,
             reason=reason,
             reading=reading,
             seconds=round(seconds, 6),
@@ -189,7 +195,7 @@ class _Server:
         name = message.get("name")
         row = CALLS.get(name) if isinstance(name, str) else None
         if row is None:
-            self.answer(message, UNSUPPORTED, "this agent has no call %r" % (name,))
+            self.answer(message, UNSUPPORTED, "no_such_call", "this agent has no call %r" % (name,))
             return
         message.setdefault("timeout_seconds", row.span_seconds)
         share = _NVML if row.nvml else message.get("share")
@@ -217,7 +223,7 @@ class _Server:
                 shared.stuck = lifeline.stuck_nvml()
             call = shared.queue.pop(0)
             if shared.stuck is not None:
-                self.answer(call, FAILED, shared.stuck)
+                self.answer(call, FAILED, "nvml_hung", shared.stuck)
                 continue
             if shared.child is None:
                 name = "fleetmem-nvml" if shared.name == _NVML else "fleetmem-call"
@@ -248,7 +254,9 @@ class _Server:
             self.abandoned.add(child.pid)
         self._sweep()
         if child.call is not None:
-            self.answer(child.call, FAILED, "the call's process %s" % (ending or "hangs"))
+            self.answer(
+                child.call, FAILED, "call_ended", "the call's process %s" % (ending or "hangs")
+            )
             child.call = None
         self._replace(child)
 
@@ -264,7 +272,7 @@ class _Server:
     def _overdue(self, child: Child) -> None:
         call = child.call
         span = call["timeout_seconds"] if call else 0
-        reason = "no answer in %g s" % span
+        code, reason = CODES[TIMED_OUT], "no answer in %g s" % span
         self.poll.unregister(child.output)
         del self.children[child.output]
         ending = child.end(_REAP_SECONDS)
@@ -275,9 +283,9 @@ class _Server:
             reason += "; process %d (%s) cannot be ended" % (child.pid, child.name)
         shared = self._sharing(child)
         if shared is not None and shared.name == _NVML:
-            reason = "nvml_hung: NVML gave " + reason
+            code, reason = "nvml_hung", "NVML gave " + reason
         if call is not None:
-            self.answer(call, TIMED_OUT, reason)
+            self.answer(call, TIMED_OUT, code, reason)
         self._replace(child, reason)
 
     def _sweep(self) -> None:
@@ -298,7 +306,7 @@ class _Server:
         for shared in self.shared.values():
             for call in [c for c in shared.queue if c["id"] == wanted]:
                 shared.queue.remove(call)
-                self.answer(call, FAILED, "cancelled")
+                self.answer(call, FAILED, "cancelled", "cancelled")
         for child in list(self.children.values()):
             if child.call is not None and child.call["id"] == wanted:
                 call, child.call = child.call, None
@@ -307,7 +315,7 @@ class _Server:
                 if child.end(_REAP_SECONDS) is None:
                     self.abandoned.add(child.pid)
                 self._sweep()
-                self.answer(call, FAILED, "cancelled")
+                self.answer(call, FAILED, "cancelled", "cancelled")
                 self._replace(child)
 
     # --- the lock --------------------------------------------------------------------------
@@ -322,9 +330,9 @@ class _Server:
                 self.lock = None
             self.lock, epoch = ledger.lock(message.get("operation", ""))
         except Trouble as trouble:
-            self.answer(message, trouble.outcome, trouble.reason)
+            self.answer(message, trouble.outcome, trouble.code, trouble.reason)
             return
-        self.answer(message, OK, None, {"epoch": epoch})
+        self.answer(message, OK, None, None, {"epoch": epoch})
 
     def _release_lock(self, message: Dict[str, Any]) -> None:
         from fleetmem.agent import ledger

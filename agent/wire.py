@@ -13,7 +13,7 @@ up (agent to controller)
     ``hello``   protocol, schema, version, python, pid, uid, cached
     ``log``     level, text
     ``chunk``   id, data
-    ``result``  id, outcome, reason, reading, seconds
+    ``result``  id, outcome, code, reason, reading, seconds   (a reason is a code and a text)
     ``beat``    every 5 s
 
 Spans only, never moments: the two clocks need not agree. ``json`` itself costs an agent
@@ -26,20 +26,23 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Raised when frames or message types change; both ends must agree."""
 
 SCHEMA = 1
 """Raised when the shape of a reading changes incompatibly."""
 
 MAX_FRAME_BYTES = 16 * 1024 * 1024
+MAX_VALUES = 1_000_000
+"""Commas and brackets in one frame: 16 MiB of empty lists would be 300 MB of objects."""
+
 BEAT_SECONDS = 5.0
 LEASE_SECONDS = 20.0
 """Without any frame for this long the other side counts as gone."""
 
 
 class WireError(Exception):
-    """The other side sent something that is no frame of this protocol."""
+    """The other side sent a malformed frame."""
 
 
 def _constant(name: str) -> Any:
@@ -108,6 +111,8 @@ def encode(message: Dict[str, Any]) -> bytes:
     body = dumps(message).encode("utf-8")
     if len(body) > MAX_FRAME_BYTES:
         raise WireError("message of %d bytes is over the limit" % len(body))
+    if _values(body) > MAX_VALUES:
+        raise WireError("message of more than %d values is over the limit" % MAX_VALUES)
     return len(body).to_bytes(4, "big") + body
 
 
@@ -119,7 +124,7 @@ class Decoder:
         self._max = max_frame_bytes
 
     def feed(self, data: bytes) -> Iterator[Dict[str, Any]]:
-        """Yield each message that *data* completes; WireError on what is no frame."""
+        """Yield each message that *data* completes; WireError on a malformed frame."""
         buffer = self._buffer
         buffer += data
         start = 0
@@ -142,11 +147,18 @@ class Decoder:
         return len(self._buffer)
 
 
+def _values(body: bytes) -> int:
+    """At least as many as there are values in *body*; those in texts are counted, too."""
+    return body.count(b",") + body.count(b"[") + body.count(b"{")
+
+
 def _message(body: bytes) -> Dict[str, Any]:
+    if _values(body) > MAX_VALUES:
+        raise WireError("frame of more than %d values is over the limit" % MAX_VALUES)
     try:
         message = loads(body.decode("utf-8"))
     except (ValueError, RecursionError) as error:
         raise WireError("frame is not JSON: %s" % error) from None
     if not isinstance(message, dict) or not isinstance(message.get("type"), str):
-        raise WireError("frame is no message")
+        raise WireError("frame is not a message")
     return message

@@ -124,9 +124,11 @@ def _check(mode: str, boot_id: str, epoch: int) -> None:
         from fleetmem.agent.actions.signal import read_boot_id
 
         if boot_id != read_boot_id():
-            raise Trouble(FAILED, "stale_plan: the host was rebooted since the plan was made")
+            raise Trouble(
+                FAILED, "the host was rebooted since the plan was made", code="stale_plan"
+            )
     if epoch >= 0 and epoch != ledger.read_epoch():
-        raise Trouble(FAILED, "stale_plan: another run took the host's lock in between")
+        raise Trouble(FAILED, "another run took the host's lock in between", code="stale_plan")
 
 
 def _key(table: cache_paths.Mounts) -> Any:

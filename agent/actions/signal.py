@@ -53,9 +53,9 @@ def send(
     if signal not in SIGNALS:
         raise Trouble(FAILED, "no such signal here: %s" % signal)
     if boot_id != read_boot_id():
-        raise Trouble(FAILED, "stale_plan: the host was rebooted since the plan was made")
+        raise Trouble(FAILED, "the host was rebooted since the plan was made", code="stale_plan")
     if epoch != ledger.read_epoch():
-        raise Trouble(FAILED, "stale_plan: another run took the host's lock in between")
+        raise Trouble(FAILED, "another run took the host's lock in between", code="stale_plan")
     spared = own_line()
     results = []
     for target in targets:
@@ -91,17 +91,20 @@ def _one(
 ) -> shapes.SignalResult:
     pid, start = int(target["pid"]), int(target["start_time"])
 
-    def row(result: Any, why: Optional[str] = None) -> shapes.SignalResult:
+    def row(
+        result: Any, code: Optional[str] = None, why: Optional[str] = None
+    ) -> shapes.SignalResult:
         return {
             "pid": pid,
             "start_time": start,
             "signal": signal,
             "result": result,
+            "code": code,
             "why": why,
         }
 
     if pid <= 1 or pid in spared:
-        return row("refused", "this process is never signalled")
+        return row("refused", "never_signalled", "this process is never signalled")
     if identity.start_time(pid) != start or not identity.alive(pid):
         return row("gone")
     try:
@@ -115,7 +118,7 @@ def _one(
             return row("gone")
         changed = _changed(pid, target)
         if changed:
-            return row("refused", changed)
+            return row("refused", *changed)
         event = {
             "action": "signal",
             "operation": operation,
@@ -130,14 +133,16 @@ def _one(
         try:
             record = ledger.intend(pid, start, signal, event)
         except Trouble as trouble:
-            return row("failed", trouble.reason)
+            return row("failed", trouble.code, trouble.reason)
         if record is None:
-            return row("already", "SIG%s was sent to this process before" % signal)
+            return row(
+                "already", "signalled_before", "SIG%s was sent to this process before" % signal
+            )
         try:
             ledger.trail(event)
         except Trouble as trouble:
             ledger.withdraw(record, pid, start, signal)
-            return row("failed", trouble.reason)
+            return row("failed", trouble.code, trouble.reason)
         result = _deliver(pid, start, pidfd, SIGNALS[signal])
         ledger.done(record, result[0])
         return row(*result)
@@ -146,23 +151,27 @@ def _one(
             os.close(pidfd)
 
 
-def _deliver(pid: int, start: int, pidfd: Optional[int], number: int) -> Tuple[str, Optional[str]]:
+def _deliver(
+    pid: int, start: int, pidfd: Optional[int], number: int
+) -> Tuple[str, Optional[str], Optional[str]]:
+    """(result, code, why) of sending the signal."""
     try:
         if pidfd is not None:
             identity.send_signal(pidfd, number)
-            return "sent", None
+            return "sent", None, None
         if identity.start_time(pid) != start:
-            return "gone", None
+            return "gone", None, None
         os.kill(pid, number)
-        return "sent", "without pidfd: this kernel has none"
+        return "sent", "no_pidfd", "without pidfd: this kernel has none"
     except ProcessLookupError:
-        return "gone", None
+        return "gone", None, None
     except OSError as error:
-        return "failed", error.strerror
+        denied = isinstance(error, PermissionError)
+        return "failed", "not_permitted" if denied else "failed", error.strerror
 
 
-def _changed(pid: int, target: Dict[str, Any]) -> Optional[str]:
-    """Why the process is no longer what the plan proved, or None."""
+def _changed(pid: int, target: Dict[str, Any]) -> Optional[Tuple[str, str]]:
+    """Why the process is no longer what the plan proved (code, text), or None."""
     try:
         uid = os.stat("/proc/%d" % pid).st_uid
         with open("/proc/%d/status" % pid, "rb") as file:
@@ -172,14 +181,14 @@ def _changed(pid: int, target: Dict[str, Any]) -> Optional[str]:
         with open("/proc/%d/cgroup" % pid, "rb") as file:
             cgroup = file.read().decode("utf-8", "replace")
     except OSError as error:
-        return "cannot be read again: %s" % error.strerror
+        return "unreadable", "cannot be read again: %s" % error.strerror
     if target.get("uid") is not None and uid != target["uid"]:
-        return "its user changed"
+        return "changed", "its user changed"
     if target.get("cgroup") and target["cgroup"] not in cgroup:
-        return "its control group changed"
+        return "changed", "its control group changed"
     if target.get("files"):
         from fleetmem.agent.probes.holders import has_driver_files
 
         if not has_driver_files(pid):
-            return "it no longer has files of the driver"
+            return "changed", "it no longer has files of the driver"
     return None

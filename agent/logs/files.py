@@ -32,7 +32,7 @@ def read(
     if file is not None:
         paths = family(file)
         if not paths:
-            raise Trouble(FAILED, "there is no file %s on this host" % file)
+            raise Trouble(FAILED, "there is no file %s on this host" % file, code="no_such_file")
         return _files("file", file, paths, keep, deadline)
     from fleetmem.agent.logs import container_logs
 

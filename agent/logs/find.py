@@ -32,7 +32,7 @@ class Journal:
     ) -> None:
         path = place("journalctl")
         if path is None:
-            raise Trouble(UNSUPPORTED, "no_journal: this host has no journalctl")
+            raise Trouble(UNSUPPORTED, "this host has no journalctl", code="no_journal")
         self.path = path
         self.deadline = deadline
         self.folder = folder
@@ -107,7 +107,7 @@ def check(folder: Optional[str]) -> Tuple[List[str], List[str]]:
         )
     if not good and not damaged:
         where = folder if folder is not None else "this host"
-        raise Trouble(UNSUPPORTED, "no_journal: %s has no journal files" % where)
+        raise Trouble(UNSUPPORTED, "%s has no journal files" % where, code="no_journal")
     return damaged, denied
 
 
@@ -240,5 +240,5 @@ def named(journal: Journal, pattern: str, user: bool) -> List[str]:
     found = set(journal.values(field)) | set(journal.values("USER_UNIT" if user else "UNIT"))
     units = sorted(one for one in found if fnmatchcase(one, name))
     if not units:
-        raise Trouble(FAILED, "no unit in the journal matches %r" % pattern)
+        raise Trouble(FAILED, "no unit in the journal matches %r" % pattern, code="no_such_unit")
     return units

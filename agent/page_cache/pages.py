@@ -44,8 +44,9 @@ def load() -> Any:
         try:
             import ctypes
         except ImportError:
-            reason = "python_incomplete: this Python has no ctypes"
-            raise Trouble(UNSUPPORTED, reason) from None
+            raise Trouble(
+                UNSUPPORTED, "this Python has no ctypes", code="python_incomplete"
+            ) from None
         libc = ctypes.CDLL(None, use_errno=True)
         size, at = ctypes.c_size_t, ctypes.c_void_p
         libc.mmap.restype = at

@@ -84,7 +84,7 @@ def unescape(text: bytes) -> bytes:
 
 
 def decode(path: str) -> bytes:
-    """A path from a call as bytes; ``hex:…`` names one that is no UTF-8. ValueError if bad."""
+    """A path from a call as bytes; ``hex:…`` names any by its bytes. ValueError if bad."""
     found = bytes.fromhex(path[4:]) if path.startswith("hex:") else path.encode("utf-8")
     if found[:1] != b"/" or b"\0" in found:
         raise ValueError("not an absolute path")
@@ -92,11 +92,16 @@ def decode(path: str) -> bytes:
 
 
 def show(path: bytes) -> Tuple[str, Optional[str]]:
-    """(text, hex or ``None``) of a path for a reading."""
+    """(text, hex or ``None``) of a path for a reading.
+
+    The hex where the text does not lead back to the file: not UTF-8, or characters that a
+    controller shows as escapes.
+    """
     try:
-        return path.decode("utf-8"), None
+        text = path.decode("utf-8")
     except UnicodeDecodeError:
         return path.decode("utf-8", "replace"), path.hex()
+    return text, None if text.isprintable() else path.hex()
 
 
 def is_pattern(path: bytes) -> bool:

@@ -88,7 +88,7 @@ def journal_read(
             raise
         why = "no log of container %s: %s; %s" % (container, tried, trouble.reason)
         outcome = DENIED if trouble.outcome == DENIED else FAILED
-        raise Trouble(outcome, why, trouble.reading) from None
+        raise Trouble(outcome, why, trouble.reading, trouble.code) from None
 
 
 class _Read:
@@ -329,9 +329,9 @@ class _Read:
             which = ", ".join(units)
             if self.absent is not None:
                 which += " that belongs to its invocation " + self.absent
-            raise Trouble(FAILED, "the journal has no line of %s" % which, reading)
+            raise Trouble(FAILED, "no journal entries for %s" % which, reading, "no_entries")
         if container is not None and not self.scanned and not problems:
-            raise Trouble(FAILED, "the journal has no line of it", reading)
+            raise Trouble(FAILED, "no journal entries for it", reading, "no_entries")
         if not problems:
             return reading
         if not self.scanned and not self.denied and self.journal.problems:
@@ -351,4 +351,6 @@ def _uid(user: str) -> int:
     try:
         return pwd.getpwnam(user).pw_uid
     except KeyError:
-        raise Trouble(FAILED, "there is no user %r on this host" % user) from None
+        raise Trouble(
+            FAILED, "there is no user %r on this host" % user, code="no_such_user"
+        ) from None

@@ -24,7 +24,7 @@ def unit_state(*, unit: str = "") -> UnitState:
     from fleetmem.agent.services.systemd import ask
 
     if not sysroot.exists("/run/systemd/system"):
-        raise Trouble(UNSUPPORTED, "no_systemd: this host is not run by systemd")
+        raise Trouble(UNSUPPORTED, "this host is not run by systemd", code="no_systemd")
     text = ask(["systemctl", "show", "-p", ",".join(PROPERTIES), "--", unit])
     fields = {}
     for line in (text or "").splitlines():

@@ -156,7 +156,9 @@ def session() -> Session:
         try:
             import pynvml
         except ImportError as trouble:
-            raise Trouble(UNSUPPORTED, "nvml_missing: no NVML binding (%s)" % trouble) from None
+            raise Trouble(
+                UNSUPPORTED, "no NVML binding (%s)" % trouble, code="nvml_missing"
+            ) from None
         try:
             pynvml.nvmlInit()
         except pynvml.NVMLError as trouble:
@@ -176,18 +178,23 @@ def refuse(trouble: Any) -> NoReturn:
     code = trouble.value
     text = describe(trouble)
     if code == LIBRARY_NOT_FOUND:
-        raise Trouble(UNSUPPORTED, "nvml_missing: libnvidia-ml.so.1 cannot be loaded") from None
+        raise Trouble(
+            UNSUPPORTED, "libnvidia-ml.so.1 cannot be loaded", code="nvml_missing"
+        ) from None
     if code == VERSION_MISMATCH:
         raise Trouble(
             FAILED,
-            "nvml_mismatch: the loaded driver and the library differ in version; "
+            "the loaded driver and the library differ in version; "
             "reload the driver or reboot (%s)" % text,
+            code="nvml_mismatch",
         ) from None
     if code == DRIVER_NOT_LOADED:
-        raise Trouble(UNSUPPORTED, "nvml_no_driver: the driver is not loaded (%s)" % text) from None
+        raise Trouble(
+            UNSUPPORTED, "the driver is not loaded (%s)" % text, code="nvml_no_driver"
+        ) from None
     if code == NO_PERMISSION:
-        raise Trouble(DENIED, "nvml_denied: %s" % text) from None
-    raise Trouble(FAILED, "nvml_failed: %s" % text) from None
+        raise Trouble(DENIED, text, code="nvml_denied") from None
+    raise Trouble(FAILED, text, code="nvml_failed") from None
 
 
 def count() -> int:

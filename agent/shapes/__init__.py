@@ -26,9 +26,10 @@ from fleetmem.agent.shapes.gpu import (
     MigInstance,
     WaitGpu,
     WaitProcess,
+    WaitSample,
 )
 from fleetmem.agent.shapes.holders import DriverNode, GpuFiles, GpuHolders, Holder
-from fleetmem.agent.shapes.host import HostFacts, HostOperations, SignalRecord
+from fleetmem.agent.shapes.host import HostFacts, HostOperations, Locked, SignalRecord
 from fleetmem.agent.shapes.journal import JournalInvocation, JournalRead
 from fleetmem.agent.shapes.memory import (
     DriverMaps,
@@ -105,6 +106,7 @@ __all__ = [
     "JournalRead",
     "Link",
     "Listener",
+    "Locked",
     "LogSource",
     "MemorySettings",
     "MemorySummary",
@@ -141,4 +143,5 @@ __all__ = [
     "Unseen",
     "WaitGpu",
     "WaitProcess",
+    "WaitSample",
 ]

@@ -104,6 +104,14 @@ class WaitProcess(TypedDict):
     wchan: str | None
 
 
+class WaitSample(TypedDict):
+    """What ``gpu.wait`` streams: used bytes of the GPUs in order, and who is still there."""
+
+    seconds: float
+    used_bytes: list[int | None]
+    alive: int
+
+
 class GpuWait(TypedDict):
     """Reading of ``gpu.wait``; samples are (seconds, used bytes per GPU in order)."""
 

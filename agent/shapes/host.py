@@ -39,6 +39,12 @@ class SignalRecord(TypedDict):
     result: str | None
 
 
+class Locked(TypedDict):
+    """Answer to ``lock``: the host's epoch from now on."""
+
+    epoch: int
+
+
 class HostOperations(TypedDict):
     """Reading of ``host.operations``: the host's ledger."""
 

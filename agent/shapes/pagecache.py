@@ -10,12 +10,13 @@ from typing_extensions import TypedDict
 class CachedFile(TypedDict):
     """One file (or block device) and its pages in memory.
 
-    ``raw``: the path's bytes as hex where it is no UTF-8, else ``None``; ``hex:…`` is a path
-    for ``pagecache.files`` and ``pagecache.drop``. ``None`` figures are not known: this user
-    may not ask (``problem`` says so), or the kernel cannot tell. ``resident_bytes`` counts
-    whole pages, so it may pass ``size_bytes`` by less than a page. ``by_numa_node`` adds up
-    to ``resident_bytes``. ``mapped_elsewhere``: the kernel counts more mappings of its pages
-    than this scan's own (also by processes that cannot be seen here).
+    ``raw``: the path's bytes as hex where it is not UTF-8 or has control characters, else
+    ``None``; ``hex:…`` is a path for ``pagecache.files`` and ``pagecache.drop``. ``None``
+    figures are not known: this user may not ask (``problem`` says so), or the kernel cannot
+    tell. ``resident_bytes`` counts whole pages, so it may pass ``size_bytes`` by less than a
+    page. ``by_numa_node`` adds up to ``resident_bytes``. ``mapped_elsewhere``: the kernel
+    counts more mappings of its pages than this scan's own (also by processes that cannot be
+    seen here).
     ``sources``: mapping open path model block walk.
     """
 

@@ -10,14 +10,16 @@ from typing_extensions import TypedDict
 class SignalResult(TypedDict):
     """What became of one (identity, signal) pair.
 
-    ``result``: sent, gone (no such identity any more), refused (``why``), already
-    (this pair was signalled before), failed (``why``).
+    ``result``: sent, gone (no such identity any more), refused, already (this pair was
+    signalled before), failed. ``code`` says why, in a word: never_signalled changed unreadable
+    not_permitted signalled_before failed, or that of a ledger or trail that cannot be written.
     """
 
     pid: int
     start_time: int
     signal: str
     result: Literal["sent", "gone", "refused", "already", "failed"]
+    code: str | None
     why: str | None
 
 

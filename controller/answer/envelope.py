@@ -50,9 +50,11 @@ class Run(TypedDict):
 
 
 class Reading(TypedDict):
-    """What one probe answered on one host. ``outcome`` is one of ``agent.model.OUTCOMES``."""
+    """What one probe answered on one host. ``outcome`` is one of ``agent.model.OUTCOMES``; where
+    it is not ok, ``code`` says why in a stable word and ``reason`` in text for people."""
 
     outcome: str
+    code: NotRequired[str | None]
     reason: str | None
     reading: Any
     seconds: float | None

@@ -8,71 +8,67 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import re
-from functools import cache
 from typing import TYPE_CHECKING, Any
 
-from fleetmem.agent.declare import CALLS
+from fleetmem.agent.model import FAILED, OK, OUTCOMES, PARTIAL
 from fleetmem.controller import errors
+from fleetmem.controller.contact import door
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
-
-    from pydantic import TypeAdapter
 
     from fleetmem.controller.answer.envelope import Reading
     from fleetmem.controller.contact.session import Result, Session
 
 SURVEY = ("host.facts", "host.operations", "gpu.devices", "gpu.processes", "gpu.holders")
-_OUTCOMES = ("ok", "partial", "unsupported", "denied", "timed_out", "failed")
+UNTRUSTED = errors.UntrustedOutput.code
 _SHARE = "survey"
-_CODE = re.compile(r"([a-z][a-z0-9_]{2,40}): ")
 
 
 async def ask(
     session: Session, name: str, args: dict[str, Any] | None = None, **options: Any
 ) -> Reading:
     """One call, checked. SessionLost and its kin pass through."""
-    return checked(name, await session.call(name, args, **options))
+    return checked(name, await session.call(name, args, **options), args)
 
 
-def checked(name: str, result: Result) -> Reading:
-    """*result* as the envelope keeps it; ``failed`` where it does not have its shape."""
-    outcome, reason, reading = result.outcome, result.reason, result.reading
-    if outcome not in _OUTCOMES:
-        outcome, reason, reading = "failed", "the agent sent an outcome that is none", None
-    elif reading is not None or outcome == "ok":
-        problem = misfit(name, reading)
-        if problem:
-            outcome, reading = "failed", None
-            reason = f"the agent's reading does not have its shape: {problem}"
+def checked(name: str, result: Result, args: Mapping[str, Any] | None = None) -> Reading:
+    """*result* as the envelope keeps it: what no agent of ours sends is ``untrusted_output``.
+
+    A reading that does not fit its shape is not kept. Keys and rows that nobody asked for are
+    left out, and the reading is partial.
+    """
+    outcome, code, reason, reading = result.outcome, result.code, result.reason, result.reading
+    if outcome not in OUTCOMES:
+        outcome, code, reading = FAILED, UNTRUSTED, None
+        reason = "the agent sent an unknown outcome"
+    elif reading is not None or outcome == OK:
+        notes = door.Notes()
+        try:
+            reading = door.enter(name, reading, notes)
+            strays = None if args is None else door.unasked(name, args, reading)
+            left_out = " and ".join(filter(None, (notes.told(), strays)))
+        except door.Misfit as found:
+            outcome, code, reading = FAILED, UNTRUSTED, None
+            reason = f"the agent's reading does not match its schema: {found}"
+        else:
+            if left_out:
+                outcome, code, reason = PARTIAL, UNTRUSTED, f"the agent sent {left_out}; left out"
     return {
         "outcome": outcome,
+        "code": code if outcome != OK else None,
         "reason": reason,
         "reading": reading,
         "seconds": round(result.seconds, 4),
     }
 
 
-def misfit(name: str, reading: Any) -> str | None:
-    """Where *reading* differs from the shape of *name*, or None."""
-    from pydantic import ValidationError
-
-    try:
-        _adapter(name).validate_python(reading, strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        return f"{'.'.join(map(str, first['loc'])) or 'top'}: {first['msg']}"
-    return None
-
-
-@cache
-def _adapter(name: str) -> TypeAdapter[Any]:
-    from pydantic import TypeAdapter
-
-    from fleetmem.agent import shapes
-
-    return TypeAdapter(getattr(shapes, CALLS[name].shape))
+async def lock(session: Session, operation: str) -> int:
+    """Take the host's lock for *operation*: the new epoch; the error that refused it else."""
+    row = checked("lock", await session.lock(operation))
+    if row["outcome"] != OK:
+        raise probe_error("lock", row)
+    return int(row["reading"]["epoch"])
 
 
 async def readings(session: Session) -> dict[str, Reading]:
@@ -90,6 +86,7 @@ async def readings(session: Session) -> dict[str, Reading]:
         empty = {"processes": [], "gone": [], "denied": 0}
         rows["processes.identity"] = {
             "outcome": "ok",
+            "code": None,
             "reason": None,
             "reading": empty,
             "seconds": 0.0,
@@ -117,17 +114,15 @@ def pids_to_identify(rows: Mapping[str, Reading]) -> list[int]:
 
 
 def probe_error(name: str, row: Reading) -> errors.FleetError:
-    """The error a host ends with when *name* gave nothing; the reason's first word is its code.
+    """The error a host ends with when *name* gave nothing, by the code of its reason.
 
     Only codes of trouble on a host count: no host can say that a run was interrupted.
     """
-    reason = row["reason"] or f"{name} gave nothing"
-    found = _CODE.match(reason)
-    code = found[1] if found else ""
-    kind = errors.by_code(code)
-    if found is None or kind is None or not issubclass(kind, errors.HostFailed | errors.Refused):
+    reason = row["reason"] or "no reading"
+    kind = errors.by_code(row.get("code") or "")
+    if kind is None or not issubclass(kind, errors.HostFailed | errors.Refused):
         return errors.ProbeFailed(f"{name}: {reason}")
-    return kind(reason[found.end() :])
+    return kind(reason)
 
 
 @contextlib.contextmanager

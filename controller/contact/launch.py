@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fleetmem.controller import errors
+from fleetmem.controller.text.safe import visible
 
 if TYPE_CHECKING:
     from fleetmem.controller.contact.parts import Payload
@@ -115,5 +116,5 @@ def lost(status: int | None, signal: str | None, stderr: bytes) -> errors.FleetE
 
 def one_line(text: str) -> str:
     """What a host says about itself, as one line of at most 400 characters."""
-    line = " ".join(text[:4000].split())
+    line = visible(" ".join(text[:4000].split()))
     return line if len(line) <= 400 else line[:399] + "…"

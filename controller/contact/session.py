@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import secrets
 import time
 from collections.abc import Callable
@@ -31,16 +32,18 @@ if TYPE_CHECKING:
     from fleetmem.controller.contact.transport import Channel, Connection
 
 _NOISE_LIMIT_BYTES = 1 << 20
+_CODE = re.compile(r"[a-z][a-z0-9_]{0,40}\Z")
 
 
 @dataclass(frozen=True)
 class Result:
-    """What one call gave. ``seconds`` were measured on the host."""
+    """What one call gave. Its reason is a code and a text; ``seconds`` were measured there."""
 
     outcome: str
     reason: str | None
     reading: Any
     seconds: float
+    code: str | None = None
 
 
 Chunk = Callable[[Any], None]
@@ -254,7 +257,7 @@ class Session:
                 if not data:
                     break
         except wire.WireError as error:
-            self._fail(errors.ProtocolMismatch(f"the agent sent what is no frame: {error}"))
+            self._fail(errors.ProtocolMismatch(f"the agent sent a malformed frame: {error}"))
             return
         except errors.FleetError as error:
             self._fail(error)
@@ -287,7 +290,7 @@ class Session:
             self.hello = {
                 "protocol": message.get("protocol"),
                 "schema": message.get("schema"),
-                "version": str(message.get("version")),
+                "version": one_line(str(message.get("version"))),
                 "uid": message.get("uid"),
                 "cached": bool(message.get("cached")),
             }
@@ -318,10 +321,14 @@ def as_result(message: dict[str, Any]) -> Result:
     outcome, reason = message.get("outcome"), message.get("reason")
     seconds = message.get("seconds")
     if not isinstance(outcome, str):
-        return Result("failed", "the agent sent a result without outcome", None, 0.0)
+        return Result(
+            "failed", "the agent sent a result without an outcome", None, 0.0, "untrusted_output"
+        )
+    code = message.get("code")
     return Result(
         outcome,
         None if reason is None else one_line(str(reason)),
         message.get("reading"),
         float(seconds) if isinstance(seconds, int | float) and 0 <= seconds < 1e9 else 0.0,
+        code if isinstance(code, str) and _CODE.match(code) else None,
     )

@@ -35,6 +35,7 @@
     │   ├── CommandFailed             command_failed
     │   ├── LogUnreadable             log_unreadable
     │   ├── ProbeFailed               probe_failed
+    │   ├── UntrustedOutput           untrusted_output
     │   ├── NvmlMissing               nvml_missing
     │   ├── NvmlMismatch              nvml_mismatch
     │   ├── NvmlHung                  nvml_hung               3, outcome partial
@@ -99,6 +100,7 @@ from fleetmem.controller.errors.on_host import (
     SudoPasswordRequired,
     SudoPasswordWrong,
     SudoTtyRequired,
+    UntrustedOutput,
 )
 from fleetmem.controller.errors.unreachable import (
     AuthFailed,
@@ -187,6 +189,7 @@ __all__ = [
     "Terminated",
     "TimedOut",
     "Unreachable",
+    "UntrustedOutput",
     "UsageError",
     "by_code",
     "rows",

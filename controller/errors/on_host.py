@@ -110,6 +110,13 @@ class ProbeFailed(HostFailed):
     remedy = "look at the reading with -o json"
 
 
+class UntrustedOutput(HostFailed):
+    """The host answered with something that fleetmem's own agent never sends."""
+
+    code = "untrusted_output"
+    remedy = "do not trust this host: find out who answers there in the agent's place"
+
+
 class NvmlMissing(HostFailed):
     """The host has no libnvidia-ml.so.1: no NVIDIA driver, or not where the loader looks."""
 

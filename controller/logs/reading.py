@@ -109,7 +109,7 @@ async def read_log(
                     raise ValueError("more than was asked for")
                 lines.append(line)
         except ValueError as error:
-            wrong.append(f"the agent's lines do not have their shape: {error}")
+            wrong.append(f"the agent's lines do not match their schema: {error}")
 
     span = max(2.0, timeout_seconds - SLACK_SECONDS)
     reading = await gather.ask(
@@ -121,6 +121,7 @@ async def read_log(
     )
     if wrong:
         reading = {**reading, "outcome": "failed", "reason": wrong[0], "reading": None}
+        reading["code"] = gather.UNTRUSTED
         lines = []
     return Log(asked, reading, lines)
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fleetmem.controller.reclaim.verdict import PINNED_AFTER_SECONDS
+from fleetmem.controller.reclaim.verdict import PINNED_AFTER_SECONDS, Refusal
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Rung
@@ -37,7 +37,7 @@ class Climb:
     alive: set[tuple[int, int]] = field(default_factory=set)
     killed: set[tuple[int, int]] = field(default_factory=set)
     stuck: dict[tuple[int, int], str] = field(default_factory=dict)
-    refused: dict[tuple[int, int], str] = field(default_factory=dict)
+    refused: dict[tuple[int, int], Refusal] = field(default_factory=dict)
     unclear: dict[tuple[int, int], str] = field(default_factory=dict)
     watching: list[int] = field(default_factory=list)
     falling: set[int] = field(default_factory=set)

@@ -10,7 +10,7 @@ import asyncio
 import time
 from typing import TYPE_CHECKING, Any
 
-from fleetmem.controller.contact import gather
+from fleetmem.controller.contact import door, gather
 from fleetmem.controller.reclaim import signalling
 from fleetmem.controller.reclaim.classify import classify
 from fleetmem.controller.reclaim.join import to_survey
@@ -232,17 +232,22 @@ async def _wait(
     waiting = [key for key in keys if key not in run.refused]
 
     def on_chunk(data: Any) -> None:
-        if isinstance(data, dict) and isinstance(data.get("used_bytes"), list):
-            run.emit(
-                {
-                    "kind": "wait",
-                    "host": run.host,
-                    "used_bytes": data["used_bytes"],
-                    "start_bytes": start,
-                    "seconds": data.get("seconds", 0.0),
-                    "expect_seconds": run.plan.expect_seconds,
-                }
-            )
+        try:
+            sample = door.enter_chunk("gpu.wait", data)
+        except door.Misfit:
+            return  # progress only; the reading itself is checked
+        if len(sample["used_bytes"]) != len(gpus):
+            return
+        run.emit(
+            {
+                "kind": "wait",
+                "host": run.host,
+                "used_bytes": sample["used_bytes"],
+                "start_bytes": start,
+                "seconds": sample["seconds"],
+                "expect_seconds": run.plan.expect_seconds,
+            }
+        )
 
     row = await gather.ask(
         run.session,

@@ -130,7 +130,7 @@ def _plan(row: dict[str, Any]) -> Plan:
 
 
 def _member(row: dict[str, Any]) -> Member:
-    from fleetmem.controller.contact.gather import misfit
+    from fleetmem.controller.contact.door import misfit
 
     reading = {"processes": [row["process"]], "gone": [], "denied": 0}
     problem = misfit("processes.identity", reading)

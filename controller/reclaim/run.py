@@ -314,11 +314,7 @@ class ReclaimRun:
         """Take the host's lock; the epoch must be the plan's plus this one."""
         assert seat.link is not None
         assert seat.plan is not None
-        result = await seat.link.session.lock(f"{seat.plan.id} {self.desk}")
-        if result.outcome != "ok":
-            row = gather.checked("lock", result)
-            raise gather.probe_error("lock", row)
-        epoch = int(result.reading["epoch"])
+        epoch = await gather.lock(seat.link.session, f"{seat.plan.id} {self.desk}")
         if epoch != seat.plan.epoch + 1:
             raise errors.StalePlan("another run changed this host since the plan was made")
         return epoch

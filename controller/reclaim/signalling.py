@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller import errors
 from fleetmem.controller.contact import gather
+from fleetmem.controller.reclaim.verdict import Refusal
 
 if TYPE_CHECKING:
     from fleetmem.controller.reclaim.climb import Climb
@@ -58,7 +59,7 @@ async def send(run: Climb, signal: str, targets: list[Target]) -> list[dict[str,
     )
     run.last_signal = time.monotonic()
     if row["reading"] is None:
-        if row["reason"] and row["reason"].startswith(("stale_plan", "no_state_dir")):
+        if row.get("code") in ("stale_plan", "no_state_dir"):
             raise gather.probe_error("signal.send", row)
         raise errors.OutcomeUnknown(f"signal.send: {row['reason'] or row['outcome']}")
     sent = []
@@ -71,7 +72,7 @@ async def send(run: Climb, signal: str, targets: list[Target]) -> list[dict[str,
         if one["result"] == "gone":
             run.alive.discard(key)
         if one["result"] in ("refused", "failed"):
-            run.refused[key] = one["why"] or one["result"]
+            run.refused[key] = Refusal(one["code"], one["why"] or one["result"])
     run.trail({"action": "signal_done", "signal": signal, "results": row["reading"]["results"]})
     return sent
 

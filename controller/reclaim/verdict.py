@@ -29,6 +29,14 @@ _GPU_LOST = ("GPU_IS_LOST", "GpuIsLost", "ResetRequired", "RESET_REQUIRED", "(15
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """Why a host did not signal a target: a code of ``signal.send``, and the text."""
+
+    code: str | None
+    why: str
+
+
+@dataclass(frozen=True)
 class Climbed:
     """What the ladder did and last saw. ``stuck``: killed identities that still run, with
     the kernel's state. ``waited_seconds`` since the last signal; ``killed`` identities.
@@ -39,7 +47,7 @@ class Climbed:
     stuck: Mapping[tuple[int, int], str] = field(default_factory=dict)
     waited_seconds: float = 0.0
     falling: frozenset[int] = frozenset()
-    refused: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    refused: Mapping[tuple[int, int], Refusal] = field(default_factory=dict)
     unclear: Mapping[tuple[int, int], str] = field(default_factory=dict)
     drain_refused: str | None = None
     unknown: str | None = None
@@ -296,8 +304,8 @@ def _still_alive(
     refused = [climbed.refused[m.key] for m in alive if m.key in climbed.refused]
     killed = [m for m in alive if m.key in climbed.killed]
     if refused:
-        verdict: Verdict = "not_permitted" if "permitted" in refused[0].lower() else "held_by"
-        return GpuJudgement(gpu, verdict, used, f"{names}: {refused[0]}")
+        verdict: Verdict = "not_permitted" if refused[0].code == "not_permitted" else "held_by"
+        return GpuJudgement(gpu, verdict, used, f"{names}: {refused[0].why}")
     if killed:
         states = {climbed.stuck.get(m.key, "?") for m in killed}
         why = f"{names}: SIGKILL is pending, kernel state {', '.join(sorted(states))}"

@@ -31,6 +31,11 @@ def safe(text: object, limit: int | None = None) -> str:
     return shown
 
 
+def visible(text: str) -> str:
+    """*text* with control characters, bidi marks and lone surrogates as visible escapes."""
+    return "".join(char if char.isprintable() else _shown(char) for char in text)
+
+
 def _shown(char: str) -> str:
     if char.isprintable() and char not in _INVISIBLE:
         return char

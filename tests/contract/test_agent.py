@@ -358,14 +358,9 @@ def test_the_nvml_session_is_one_process_and_is_not_asked_again_when_it_hangs() 
                 agent.call("trial.nvml", {"seconds": 600}, timeout_seconds=0.3),
                 agent.call("trial.nvml"),
             )
-            assert (hung.outcome, hung.reason) == (
-                "timed_out",
-                "nvml_hung: NVML gave no answer in 0.3 s",
-            )
-            assert (queued.outcome, queued.reason) == (
-                "failed",
-                "nvml_hung: NVML gave no answer in 0.3 s",
-            )
+            why = "NVML gave no answer in 0.3 s"
+            assert (hung.outcome, hung.code, hung.reason) == ("timed_out", "nvml_hung", why)
+            assert (queued.outcome, queued.code, queued.reason) == ("failed", "nvml_hung", why)
             await trial.until(lambda: not trial.alive(first.reading["pid"]))
             assert (await agent.call("trial.echo")).outcome == "ok"
 

@@ -383,7 +383,7 @@ def test_a_unit_that_a_host_has_not_got(world: World) -> None:
     world.unit("scarce", start_up()[0])
     world.restart("scarce")
     words = ("-H", "gh200-[01-02]", "-u")
-    reason = "the journal has no line of no-such-unit.service"
+    reason = "no journal entries for no-such-unit.service"
     for command in (("logs",), ("audit", "startup")):
         for unit in ("scarce", "no-such-unit"):
             done = world.run(*command, *words, unit, "-o", "json", code=3)

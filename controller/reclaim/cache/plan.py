@@ -25,7 +25,7 @@ _NAMED = 3
 
 @dataclass(frozen=True)
 class CacheFile:
-    """One file in memory. ``raw`` is its path's bytes as hex where it is no UTF-8."""
+    """One file in memory. ``raw`` is its path's bytes as hex where the text is not enough."""
 
     path: str
     raw: str | None

@@ -235,10 +235,7 @@ class CacheRun:
 
     async def _lock(self, session: Any, plan: CachePlan) -> int:
         """Take the host's lock; the epoch must be the plan's plus this one."""
-        result = await session.lock(f"{plan.id} {self.desk}")
-        if result.outcome != "ok":
-            raise gather.probe_error("lock", gather.checked("lock", result))
-        epoch = int(result.reading["epoch"])
+        epoch = await gather.lock(session, f"{plan.id} {self.desk}")
         if epoch != plan.epoch + 1:
             raise errors.StalePlan("another run changed this host since the plan was made")
         return epoch
@@ -280,7 +277,7 @@ class CacheRun:
         seconds = time.monotonic() - begin
         seat.entry["readings"][ACTION] = row
         unknown = row["reading"] is None and row["outcome"] not in ("denied", "unsupported")
-        if unknown and (row["reason"] or "").startswith("stale_plan"):
+        if unknown and row.get("code") == "stale_plan":
             raise gather.probe_error(ACTION, row)
         done = row["reading"] or {}
         history.trail(

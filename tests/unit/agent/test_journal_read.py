@@ -107,9 +107,9 @@ def test_damaged_files_are_named(root: Path) -> None:
 def test_no_journald_no_files_no_right(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(Trouble, match="no journalctl") as none:
         read()
-    assert none.value.outcome == UNSUPPORTED
+    assert (none.value.outcome, none.value.code) == (UNSUPPORTED, "no_journal")
     journalctl(root, "exit 0")
-    with pytest.raises(Trouble, match=r"has no line of u\.service"):
+    with pytest.raises(Trouble, match=r"no journal entries for u\.service"):
         read()
     (root / "var/log/journal/m/system.journal").unlink()
     with pytest.raises(Trouble, match="no journal files") as empty:
@@ -135,7 +135,7 @@ def test_a_container_that_only_the_journal_could_have(root: Path) -> None:
     assert none.value.outcome == FAILED
     assert none.value.reason == (
         "no log of container c: no container runtime here has a log file or a command for it; "
-        "the journal has no line of it"
+        "no journal entries for it"
     )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fleetmem.agent import ledger
-from fleetmem.agent.actions import pagecache_file
+from fleetmem.agent.actions import pagecache, pagecache_file
+from fleetmem.agent.model import Trouble
 from fleetmem.agent.probes import numa
 from tests.unit.agent.cache_ground import (
     MAPS,
@@ -177,9 +178,9 @@ def test_what_it_will_not_touch(disk: Path) -> None:
 def test_another_boot_epoch_or_mode_is_refused(disk: Path) -> None:
     path = cached(disk / "file", 1)
     for options in ({"boot_id": "another"}, {"epoch": ledger.read_epoch() + 5}):
-        outcome, reason, _ = drop(path, **options)
-        assert outcome == "failed"
-        assert str(reason).startswith("stale_plan:")
+        with pytest.raises(Trouble) as caught:
+            pagecache.drop(paths=(str(path),), mode="drop", **options)
+        assert (caught.value.outcome, caught.value.code) == ("failed", "stale_plan")
     assert drop(path, mode="all")[:2] == ("failed", "mode is auto, migrate or drop")
     assert resident(path) == MIB
 

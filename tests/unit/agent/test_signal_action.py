@@ -120,8 +120,8 @@ def test_itself_its_ancestors_and_process_1_are_never_signalled(folder: Path) ->
 @pytest.mark.parametrize(
     ("more", "text"),
     [
-        ({"boot_id": "another"}, "stale_plan: the host was rebooted since the plan was made"),
-        ({"epoch": 77}, "stale_plan: another run took the host's lock in between"),
+        ({"boot_id": "another"}, "the host was rebooted since the plan was made"),
+        ({"epoch": 77}, "another run took the host's lock in between"),
         ({"signal": "STOP"}, "no such signal here: STOP"),
     ],
 )
@@ -140,9 +140,11 @@ def test_without_a_trail_nothing_is_sent(folder: Path, start: Start) -> None:
     process = start()
     ledger.open_dir()
     (folder / "audit.jsonl").mkdir()
-    ((result, why),) = send(target(process.pid), signal="KILL")
-    assert result == "failed"
-    assert why.startswith("no_trail: ")
+    options = {"boot_id": action.read_boot_id(), "epoch": ledger.read_epoch()}
+    targets = [target(process.pid)]
+    found = action.send(signal="KILL", targets=targets, operation="op", **options)
+    (row,) = found["results"]
+    assert (row["result"], row["code"]) == ("failed", "no_trail")
     assert process.poll() is None
     assert ledger.records() == []
 

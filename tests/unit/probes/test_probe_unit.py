@@ -9,7 +9,7 @@ import pytest
 from fleetmem.agent.kernel import sysroot
 from fleetmem.agent.model import Trouble
 from fleetmem.agent.probes.unit import unit_state
-from fleetmem.controller.contact.gather import misfit
+from fleetmem.controller.contact.door import misfit
 
 
 @pytest.fixture
@@ -58,5 +58,6 @@ def test_no_answer_is_a_failure_and_no_systemd_is_said(host: Path) -> None:
     with pytest.raises(Trouble, match="does not answer"):
         unit_state(unit="a.service")
     (host / "run/systemd/system").rmdir()
-    with pytest.raises(Trouble, match="no_systemd"):
+    with pytest.raises(Trouble, match="not run by systemd") as caught:
         unit_state(unit="a.service")
+    assert caught.value.code == "no_systemd"

@@ -77,6 +77,7 @@ class Play:
                         "start_time": one["start_time"],
                         "signal": args["signal"],
                         "result": result,
+                        "code": "changed" if self.refuses else None,
                         "why": self.refuses or None,
                     }
                 )

@@ -19,6 +19,7 @@ from fleetmem.controller.reclaim.verdict import (
     ADVICE,
     Climbed,
     GpuJudgement,
+    Refusal,
     judge,
     pending,
     planned,
@@ -136,11 +137,16 @@ def test_a_kill_that_nobody_saw_is_unknown() -> None:
 
 
 @pytest.mark.parametrize(
-    ("why", "verdict"),
-    [("Operation not permitted", "not_permitted"), ("its user changed", "held_by")],
+    ("code", "why", "verdict"),
+    [
+        ("not_permitted", "Operation not permitted", "not_permitted"),
+        ("changed", "its user changed", "held_by"),
+        ("changed", "permitted by nobody", "held_by"),
+        (None, "not permitted", "held_by"),
+    ],
 )
-def test_a_refused_target(why: str, verdict: str) -> None:
-    row = climbed(BEFORE, how=Climbed(refused={(50, 500): why}))
+def test_a_refused_target(code: str | None, why: str, verdict: str) -> None:
+    row = climbed(BEFORE, how=Climbed(refused={(50, 500): Refusal(code, why)}))
     assert (row.verdict, row.why) == (verdict, f"python3 50: {why}")
 
 
