@@ -12,7 +12,7 @@ from fleetmem.controller.answer.envelope import Envelope, finish, new_envelope, 
 from fleetmem.controller.answer.exit_codes import exit_code
 from fleetmem.controller.answer.step import Reach
 from fleetmem.controller.cli.kit import invoke as engine
-from fleetmem.controller.cli.kit.flags import Command, Common, common, option
+from fleetmem.controller.cli.kit.flags import WIDE, Command, Common, common, option
 from fleetmem.controller.cli.kit.live import Live
 from fleetmem.controller.cli.kit.screen import Screen
 from fleetmem.controller.cli.kit.source import log_options, scope_options, sources
@@ -50,7 +50,8 @@ the GPUs' holders.
 @option("--engine", "engine_name", metavar="NAME", help="Take the log for this engine's.")
 @option("--lines", is_flag=True, help="Show the log line behind every figure.")
 @option("--unmatched", is_flag=True, help="Show memory-looking lines that no pattern knew.")
-@common(hosts="optional")
+@option("--ranks", "each_rank", is_flag=True, help="Show every rank in a row of its own.")
+@common(hosts="optional", wide=True)
 def command(
     common: Common,
     playbooks: tuple[str, ...],
@@ -59,6 +60,7 @@ def command(
     engine_name: str | None,
     lines: bool,
     unmatched: bool,
+    each_rank: bool,
 ) -> int:
     """Parse, run, show; the process status."""
     others = tuple(name for name in dict.fromkeys(playbooks) if name != STARTUP)
@@ -85,6 +87,8 @@ def command(
                     envelope,
                     evidence=lines,
                     unmatched=unmatched,
+                    each_rank=each_rank,
+                    wide=common.output == WIDE,
                     every=wanted.invocation == "all",
                     seconds=time.monotonic() - begin,
                     reach=reach,

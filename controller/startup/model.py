@@ -83,7 +83,8 @@ class Invocation:
     """One start of one engine, as its log tells it. Bytes are real bytes.
 
     ``ranks`` maps a rank key to its figures; ``derived`` names figures that were computed,
-    as ``rank.field`` or ``engine.field``; ``age`` is 0 for the newest.
+    as ``rank.field`` or ``engine.field``; ``age`` is 0 for the newest. ``exception`` is the
+    last one of the process that failed first: type, message, rank, time and its causes.
     """
 
     index: int
@@ -102,6 +103,7 @@ class Invocation:
     derived: tuple[str, ...]
     restart_counter_after: int | None
     lines: tuple[Line, ...]
+    exception: dict[str, Any] | None = None
 
     def to_json(self, lines: bool = False) -> dict[str, Any]:
         """The entry that DESIGN's ``startup`` list holds; ``lines`` adds the evidence."""
@@ -119,6 +121,7 @@ class Invocation:
             "engine": self.engine,
             "config": self.config,
             "errors": self.errors,
+            "exception": self.exception,
             "notes": self.flags,
             "derived": list(self.derived),
         }

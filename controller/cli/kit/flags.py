@@ -18,6 +18,7 @@ FANOUT = 64
 TIMEOUT_SECONDS = 60.0
 OUTPUTS = ("table", "json", "jsonl", "csv")
 PICTURE = "svg"
+WIDE = "wide"
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,13 +133,17 @@ def option(*names: str, **settings: Any) -> Callable[[Any], Any]:
 
 
 def common(
-    *, hosts: Literal["required", "optional", "named"] | None, picture: bool = False
+    *,
+    hosts: Literal["required", "optional", "named"] | None,
+    picture: bool = False,
+    wide: bool = False,
 ) -> Callable[[Any], Any]:
     """Give a command the common options as one :class:`Common`, its first argument.
 
     *hosts* says whether it has ``-H`` and all that belongs to contacting hosts; ``named``
     is for a command that checks itself whether ``-H`` is needed. *picture*: its answer can be
-    drawn, so ``-o svg`` is there, too.
+    drawn, so ``-o svg`` is there, too. *wide*:
+    its screen can show more, so ``-o wide`` is there.
     """
 
     def decorate(function: Callable[..., int]) -> Any:
@@ -149,7 +154,7 @@ def common(
 
         decorated: Any = call
         chosen = [*_host_options(hosts)] if hosts else []
-        for add in reversed([*chosen, *_output_options(picture)]):
+        for add in reversed([*chosen, *_output_options(picture, wide)]):
             decorated = add(decorated)
         return decorated
 
@@ -248,12 +253,14 @@ def _host_options(hosts: str) -> list[Callable[[Any], Any]]:
     ]
 
 
-def _output_options(picture: bool) -> list[Callable[[Any], Any]]:
+def _output_options(picture: bool, wide: bool) -> list[Callable[[Any], Any]]:
     return [
         option(
             "-o",
             "--output",
-            type=click.Choice([*OUTPUTS, PICTURE] if picture else OUTPUTS),
+            type=click.Choice(
+                [*OUTPUTS, *([WIDE] if wide else []), *([PICTURE] if picture else [])]
+            ),
             default="table",
             show_default=True,
             envvar="FLEETMEM_OUTPUT",

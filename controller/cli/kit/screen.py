@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from fleetmem.controller.answer.envelope import Envelope
-from fleetmem.controller.cli.kit.flags import PICTURE, Common
+from fleetmem.controller.cli.kit.flags import PICTURE, WIDE, Common
 from fleetmem.controller.cli.kit.stdout import lose, put
 from fleetmem.controller.errors import UsageError
 from fleetmem.controller.render.kit.csv_text import csv_text
@@ -29,7 +29,7 @@ class Screen:
     whether they look at it."""
 
     def __init__(self, common: Common) -> None:
-        self.table = common.output == "table"
+        self.table = common.output in ("table", WIDE)
         self.picture = common.output == PICTURE
         self._output = common.output
         self._quiet = common.quiet

@@ -47,6 +47,8 @@ def audit_lines(
     evidence: bool = False,
     unmatched: bool = False,
     every: bool = False,
+    each_rank: bool = False,
+    wide: bool = False,
     seconds: float | None = None,
     reach: Reach = DIRECT,
 ) -> list[Line]:
@@ -57,16 +59,16 @@ def audit_lines(
     for entry in envelope["hosts"]:
         if lines:
             lines.append(())
-        lines += _whole(entry, envelope, evidence, unmatched, every, seconds, reach)
+        more = {"evidence": evidence, "unmatched": unmatched, "every": every,
+                "each_rank": each_rank, "wide": wide}  # fmt: skip
+        lines += _whole(entry, envelope, more, seconds, reach)
     return lines
 
 
 def _whole(
     entry: HostEntry,
     envelope: Envelope,
-    evidence: bool,
-    unmatched: bool,
-    every: bool,
+    more: Mapping[str, bool],
     seconds: float | None,
     reach: Reach,
 ) -> list[Line]:
@@ -86,11 +88,9 @@ def _whole(
             continue
         lines += startup_lines(
             entry["host"],
-            one if every else _two(one),
+            one if more["every"] else _two(one),
             [found for found in envelope["findings"] if _about(found, entry, one, len(started))],
-            evidence=evidence,
-            unmatched=unmatched,
-            every=every,
+            **more,
             free_now_bytes=free_now_bytes(entry),
             seconds=seconds,
             reach=reach,

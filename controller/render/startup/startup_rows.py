@@ -41,11 +41,11 @@ ROWS: dict[str, tuple[Row, ...]] = {
         Row("  peak of PyTorch", "peak_torch_bytes", -1, "blue"),
         Row("  activations", "activation_peak_bytes", -1, "magenta"),
         Row("  non-torch", "non_torch_bytes", -1, "dim"),
+        Row("  graphs (estimated)", "graph_estimated_bytes", -1, "dim"),
         Row("  KV cache", "kv_cache_bytes", -1, "good", "max_tokens"),
         Row("  KV cache (available)", "kv_available_bytes", -1, "good", "max_tokens"),
         Row("  unaccounted", "unaccounted_bytes", -1, "warn"),
         Row("graphs", "graph_bytes", 1, "dim"),
-        Row("graphs (estimated)", "graph_estimated_bytes", 1, "dim"),
         Row("host KV pool (RAM)", "host_kv_bytes", 1, "dim"),
     ),
     "trtllm": (
@@ -67,8 +67,9 @@ OTHER = (
     Row("  recurrent state", "mamba_cache_bytes", -1, "magenta"),
     Row("  compute", "compute_bytes", -1, "magenta"),
     Row("  unaccounted", "unaccounted_bytes", -1, "warn"),
-    Row("free afterwards", "available_final_bytes"),
+    Row("free when ready", "available_final_bytes"),
 )
+_APART = "graphs (estimated)"
 NAMES = {
     "sglang": "SGLang",
     "vllm": "vLLM",
@@ -85,6 +86,7 @@ def rows_for(engine: str | None, ranks: Sequence[Mapping[str, Any]]) -> list[Row
     rows = ROWS.get(engine or "", OTHER)
     kept = [row for row in rows if any(rank.get(row.field) is not None for rank in ranks)]
     fields = {row.field for row in kept}
+    kept = sorted((_graphs(row, ranks) for row in kept), key=lambda row: row.label == _APART)
     if "available_final_bytes" in fields:
         kept = [row for row in kept if row.field != "avail_after_pool_bytes"]
     if fields & {"peak_torch_bytes", "consumed_bytes"}:  # both include the weights
@@ -96,57 +98,19 @@ def rows_for(engine: str | None, ranks: Sequence[Mapping[str, Any]]) -> list[Row
     return kept
 
 
+def _graphs(row: Row, ranks: Sequence[Mapping[str, Any]]) -> Row:
+    """Estimated graphs are a term of the sum only where it closes with them apart."""
+    inside = {rank.get("graphs_inside_activations") for rank in ranks} - {None}
+    if row.field == "graph_estimated_bytes" and inside != {False}:
+        return Row(_APART, row.field, 1, "dim")
+    if row.field == "activation_peak_bytes" and inside == {True}:
+        return Row("  activations + graphs", row.field, -1, "magenta")
+    return row
+
+
 def _after_whole(rows: Sequence[Row], row: Row) -> float:
     """The weights stand below the figure that includes them."""
     fields = [one.field for one in rows]
     if row.field == "weights_bytes":
         return fields.index("peak_torch_bytes") + 0.5
     return fields.index(row.field)
-
-
-def groups(ranks: Mapping[str, Mapping[str, Any]], rows: Sequence[Row]) -> list[list[str]]:
-    """Ranks with equal figures together; the smallest group (the odd one) first."""
-    found: dict[tuple[Any, ...], list[str]] = {}
-    for key, values in ranks.items():
-        # A figure that only one rank prints does not make it odd.
-        shown = tuple(
-            None if values.get(row.field) is None else round(values[row.field] / 2**30, 2)
-            for row in rows
-        )
-        home = next((known for known in found if _agree(known, shown)), shown)
-        found.setdefault(home, []).append(key)
-    return sorted(found.values(), key=len)
-
-
-def _agree(one: tuple[Any, ...], other: tuple[Any, ...]) -> bool:
-    pairs = zip(one, other, strict=True)
-    return all(a is None or b is None or abs(a - b) <= 0.011 for a, b in pairs)
-
-
-def merged(ranks: Mapping[str, Mapping[str, Any]], keys: Sequence[str]) -> dict[str, Any]:
-    """The figures of ranks that agree; the first that has one gives it."""
-    out: dict[str, Any] = {}
-    for key in keys:
-        for name, value in ranks[key].items():
-            if out.get(name) is None:
-                out[name] = value
-    return out
-
-
-def fold_ranks(keys: Sequence[str]) -> str:
-    """``TP[0-2,4-7]`` for ranks that differ in their last number only; else a list."""
-    parts = [(key.rstrip("0123456789"), key) for key in keys]
-    heads = {head for head, _ in parts}
-    if len(keys) == 1 or len(heads) != 1 or any(head == key for head, key in parts):
-        shown = ",".join(keys[:3])
-        return shown + (f",… ({len(keys)})" if len(keys) > 3 else "")
-    head = parts[0][0]
-    numbers = sorted(int(key[len(head) :]) for _, key in parts)
-    spans: list[list[int]] = []
-    for number in numbers:
-        if spans and number == spans[-1][1] + 1:
-            spans[-1][1] = number
-        else:
-            spans.append([number, number])
-    text = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in spans)
-    return f"{head}[{text}]"

@@ -79,25 +79,45 @@ def vllm_requested(values: Mapping[str, Any]) -> int | None:
 
 
 def vllm_rest(values: Mapping[str, Any]) -> int | None:
-    """Requested less weights, activations, non-torch, counted graphs and the KV cache."""
+    """Requested less weights, activations, non-torch, counted graphs and the KV cache.
+
+    A build counts estimated graphs apart, inside the printed peak of activations, or not at
+    all: the way that leaves the least is the one it has.
+    """
     requested = vllm_requested(values)
-    kv = values.get("kv_cache_bytes", values.get("kv_available_bytes"))
-    available = values.get("kv_available_bytes")
-    if available is not None and available <= 0:
-        kv = available
+    kv = values.get("kv_available_bytes", values.get("kv_cache_bytes"))
     other = values.get("non_torch_bytes")
     if "peak_torch_bytes" in values:
         used = values["peak_torch_bytes"]
     elif "consumed_bytes" in values:
-        used, other = values["consumed_bytes"] + values.get("activation_peak_bytes", 0), 0
+        active = values.get("activation_peak_bytes")
+        used, other = (None if active is None else values["consumed_bytes"] + active), 0
     elif "weights_bytes" in values and "activation_peak_bytes" in values:
         used = values["weights_bytes"] + values["activation_peak_bytes"]
     else:
         return None
-    if requested is None or kv is None or other is None:
+    if requested is None or kv is None or other is None or used is None:
         return None
-    graphs = values.get("graph_estimated_bytes", 0) if values.get("graph_counted") else 0
-    return int(requested - used - other - graphs - kv)
+    rest = int(requested - used - other - kv)
+    estimate = values.get("graph_estimated_bytes") or 0
+    if estimate <= 0 or values.get("graph_counted") is False:
+        return rest
+    return min(rest, rest - estimate, key=abs)
+
+
+def graphs_inside(values: Mapping[str, Any]) -> bool | None:
+    """Whether the printed peak of activations holds the estimated graphs; None where nothing
+    tells: a build says how only by the sum that closes."""
+    estimate, rest = values.get("graph_estimated_bytes") or 0, values.get("unaccounted_bytes")
+    if rest is None or estimate <= 0.06 * GIB or values.get("graph_counted") is False:
+        return None
+    if abs(rest) > 0.06 * GIB:
+        return None
+    return bool(_vllm_plain(values) == rest)
+
+
+def _vllm_plain(values: Mapping[str, Any]) -> int | None:
+    return vllm_rest({**values, "graph_estimated_bytes": 0})
 
 
 def _ollama(

@@ -72,6 +72,7 @@ class Build:
     pids: dict[str, int] = field(default_factory=dict)
     phases: dict[str | None, str] = field(default_factory=dict)
     gpu_list: list[dict[str, Any]] = field(default_factory=list)
+    exceptions: list[dict[str, Any]] = field(default_factory=list)
     status: str = "unknown"
     was_ready: bool = False
     dirty: bool = False

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from fleetmem.controller.startup.fold.budget import unaccounted
+from fleetmem.controller.startup.fold.budget import graphs_inside, unaccounted
 from fleetmem.controller.startup.fold.build import Build, Rank, on_host
+from fleetmem.controller.startup.fold.exceptions import exception_of
 from fleetmem.controller.startup.model import Invocation
 
 DEFAULT_BLOCK_TOKENS = 16
@@ -65,6 +66,8 @@ def _finish(build: Build, index: int, age: int, forced: str | None) -> Invocatio
     _gpu_list(build)
     _runner_on_host(build)
     _rename_single(build)
+    _one_name(build)
+    _untagged(build, name)
     for key, rank in build.ranks.items():
         _rank(build, key, rank, derived)
     _engine(build, derived)
@@ -99,6 +102,9 @@ def _finish(build: Build, index: int, age: int, forced: str | None) -> Invocatio
         derived=tuple(derived),
         restart_counter_after=build.restart_counter_after,
         lines=tuple(build.lines),
+        exception=exception_of(build.exceptions)
+        if build.status == "failed" or (build.status == "unknown" and not build.was_ready)
+        else None,
     )
 
 
@@ -128,6 +134,8 @@ def _budget(build: Build, name: str | None, key: str, rank: Rank, derived: list[
     rest = unaccounted(name, rank.values, build.engine, build.config, build.ranks)
     if rest is not None:
         rank.values["unaccounted_bytes"] = rest
+    if name == "vllm" and (inside := graphs_inside(rank.values)) is not None:
+        rank.values["graphs_inside_activations"] = inside
 
 
 def _rename_single(build: Build) -> None:
@@ -140,6 +148,40 @@ def _rename_single(build: Build) -> None:
                 error["rank"] = "_"
 
 
+def _one_name(build: Build) -> None:
+    """PyTorch's ``rank3`` is the engine's ``TP3`` where no other kind of rank is named."""
+    for key in [one for one in build.ranks if one.startswith("rank")]:
+        others = [one for one in build.ranks if one != key and not one.startswith("rank")]
+        twin = f"TP{key[4:]}"
+        if twin not in others or any(not one.startswith("TP") or " " in one for one in others):
+            continue
+        for name, value in build.ranks.pop(key).values.items():
+            build.ranks[twin].values.setdefault(name, value)
+        for error in build.errors:
+            if error.get("rank") == key:
+                error["rank"] = twin
+
+
+def _untagged(build: Build, name: str | None) -> None:
+    """A line without a tag belongs to no rank where the others have one.
+
+    TensorRT-LLM's C++ lines never carry one: they are kept where no tagged rank has a pool.
+    """
+    tagged = [key for key in build.ranks if key != "_" and not on_host(key)]
+    if "_" not in build.ranks or not tagged or name in ("llamacpp", "ollama"):
+        return
+    sized = any("kv_cache_bytes" in build.ranks[k].values for k in tagged)
+    if name == "trtllm" and not sized and "kv_cache_bytes" in build.ranks["_"].values:
+        return
+    lost = build.ranks.pop("_").values
+    figures = {k: v for k, v in lost.items() if not k.startswith("_") and k != "pid"}
+    if figures:
+        build.notes["untagged"] = figures
+    for error in build.errors:
+        if error.get("rank") == "_":
+            error["rank"] = None
+
+
 def _rank(build: Build, key: str, rank: Rank, derived: list[str]) -> None:
     values = rank.values
     mamba = [values[name] for name in _MAMBA if name in values]
@@ -149,16 +191,36 @@ def _rank(build: Build, key: str, rank: Rank, derived: list[str]) -> None:
     if before is not None and after is not None and "weights_bytes" not in values:
         values["weights_bytes"] = before - after  # what SGLang since 0.4.3 prints itself
         derived.append(f"{key}.weights_bytes")
+    _pool(build, key, values, derived)
     _negative(build, key, values, derived)
     asked, profiled = values.get("requested_max_total_tokens"), values.get("profiled_max_tokens")
+    if asked is not None and build.config.get("max_total_tokens") is None:
+        build.config["max_total_tokens"] = asked
     if asked is not None and profiled is not None:
         if profiled < 0:
-            error = {"kind": "negative_kv_tokens", "rank": key, "kv_tokens": profiled}
-            build.errors.append(error)
+            known = [one for one in build.errors if one["kind"] == "negative_kv_tokens"]
+            if known:
+                known[0]["ranks"] = known[0].get("ranks", 1) + 1
+            else:
+                error = {"kind": "negative_kv_tokens", "rank": key, "kv_tokens": profiled}
+                build.errors.append(error)
             if not build.was_ready:
                 build.status = "failed" if build.status == "unknown" else build.status
         elif asked < profiled:
             build.engine["capped_by"] = "max_total_tokens"
+
+
+def _pool(build: Build, key: str, values: dict[str, Any], derived: list[str]) -> None:
+    """Pools that no line prints: blocks × bytes of a block, or the blocks that were asked for."""
+    blocks, size = values.get("num_gpu_blocks"), values.get("block_bytes")
+    if isinstance(blocks, int) and isinstance(size, int) and "kv_cache_bytes" not in values:
+        values["kv_cache_bytes"] = blocks * size
+        derived.append(f"{key}.kv_cache_bytes")
+    auto, asked = build.engine.get("auto_gpu_blocks"), build.engine.get("num_gpu_blocks")
+    available = values.get("kv_available_bytes")
+    if auto and asked and available and available > 0 and "kv_cache_bytes" not in values:
+        values["kv_cache_bytes"] = round(available * asked / auto)
+        derived.append(f"{key}.kv_cache_bytes")
 
 
 def _negative(build: Build, key: str, values: dict[str, Any], derived: list[str]) -> None:

@@ -8,11 +8,14 @@ share a log have starts of their own; a line that names none belongs to the one 
 
 from __future__ import annotations
 
+from typing import Any
+
 from fleetmem.controller.startup.fold.build import Build, Rank
+from fleetmem.controller.startup.fold.exceptions import MAX_EXCEPTIONS
 from fleetmem.controller.startup.fold.finish import finish_all
-from fleetmem.controller.startup.fold.steps import STEPS
+from fleetmem.controller.startup.fold.steps import DRAFT_TYPES, STEPS
 from fleetmem.controller.startup.fold.units import Units
-from fleetmem.controller.startup.model import Event, Invocation
+from fleetmem.controller.startup.model import Event, Head, Invocation
 
 _TAIL = frozenset(("exit", "error", "restart", "stopped", "failed", "phase", "ignore", "presence"))
 _QUIET = frozenset(("ignore", "phase", "count", "config"))
@@ -38,7 +41,6 @@ _AFTER_ENGINE_LOAD = ("activation_peak_bytes", "total_bytes", "kv_cache_bytes")
 _TOLD_ONCE = frozenset(
     ("load_begin", "load_end", "pool", "pool_draft", "pool_end", "graph_end", "add", "window_total")
 )
-_DRAFT_TYPES = ("NextN", "MTP", "Eagle", "DFlash", "Medusa", "Draft")
 MAX_INVOCATIONS = 5000
 
 
@@ -54,6 +56,7 @@ class Reducer:
         self._spoke: Build | None = None
         self._before: dict[str, tuple[str, str, str | None]] = {}
         self._doubled: set[str] = set()
+        self._names: dict[frozenset[str], str] = {}
 
     @property
     def unit(self) -> str | None:
@@ -114,6 +117,14 @@ class Reducer:
         again = same and key in self._doubled
         self._before[key] = ("", "", None) if again else line
         return again
+
+    def take_exception(self, head: Head, row: dict[str, Any]) -> None:
+        """An exception of the start that speaks; one that no start precedes is nobody's."""
+        build = self._by_id.get(head.invocation or "") or self._spoke
+        if build is None and self._builds:
+            build = self._builds[-1]
+        if build is not None and len(build.exceptions) < MAX_EXCEPTIONS:
+            build.exceptions.append(row)
 
     def finish(self, forced: str | None) -> tuple[str | None, tuple[Invocation, ...]]:
         """The engine of the newest invocation that shows one, and all invocations."""
@@ -194,7 +205,7 @@ class Reducer:
         if event.engine != "sglang":
             return _vllm_restart(build, rank, event)
         kind = str(event.values.get("model_type") or "")
-        if any(word in kind for word in _DRAFT_TYPES):
+        if any(word in kind for word in DRAFT_TYPES):
             return False
         weights, first = event.values.get("weights_bytes"), rank.values.get("weights_bytes")
         smaller = weights is not None and first is not None and weights < first / 2
@@ -222,8 +233,8 @@ class Reducer:
         device = event.values.get("device")
         if isinstance(device, str) and event.step == "breakdown":
             return device
-        if head.rank is not None:
-            return head.rank
+        if head.rank is not None:  # "TP1 EP1" and "EP1 TP1" are one rank
+            return self._names.setdefault(frozenset(head.rank.split()), head.rank)
         if head.process is not None and head.process.startswith("APIServer"):
             return None
         return "_"

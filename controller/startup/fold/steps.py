@@ -26,6 +26,8 @@ FATAL = frozenset(
         "batch_exceeds_memory",
     )
 )
+DRAFT_TYPES = ("NextN", "MTP", "Eagle", "DFlash", "Medusa", "Draft")
+ENDING = frozenset(("rank_died", "engine_core_failed"))
 _POOL_FIELDS = ("kv_cache_bytes", "kv_k_bytes", "kv_v_bytes", "max_tokens", "kv_dtype")
 
 
@@ -78,9 +80,13 @@ def step_load_end(build: Build, rank: Rank | None, event: Event) -> None:
     first = rank.loads == 0
     if not first and event.engine == "trtllm":  # another rank's, without its number
         return
-    rank.loads += 1
-    rank.begin_again = None
     kind = values.get("model_type")
+    drafts = first and any(word in str(kind or "") for word in DRAFT_TYPES)
+    rank.begin_again = None
+    if drafts:  # the excerpt begins after the target's load
+        first = False
+    else:
+        rank.loads += 1
     if first:
         rank.model_type = kind
     if kind is not None:
@@ -188,6 +194,9 @@ def step_graph_begin(build: Build, rank: Rank | None, event: Event) -> None:
     rank.values["_graph_begun"] = True
     if name in event.values and name not in rank.values:
         rank.set(name, event.values[name], event.error_bytes[name])
+        after = rank.values.get("avail_after_pool_bytes")  # of the pool that was made last
+        if after is not None:
+            rank.set("free_rise_bytes", event.values[name] - after, 0.01 * 2**30)
 
 
 def step_graph_end(build: Build, rank: Rank | None, event: Event) -> None:
@@ -205,6 +214,10 @@ def step_breakdown(build: Build, rank: Rank | None, event: Event) -> None:
     """llama.cpp and Ollama: a device is a rank. A table replaces what buffers added up."""
     assert rank is not None
     adds = bool(event.values.get("adds"))
+    free, own = event.values.get("free_now_bytes"), event.values.get("self_bytes")
+    card = event.values.get("total_bytes")
+    if free is not None and own is not None and card and free + own > card + (64 << 20):
+        build.notes["fit"] = True  # that much is free only before it is taken
     for name, value in event.values.items():
         if name in ("device", "adds", "free_now_bytes"):
             continue
@@ -257,6 +270,8 @@ def step_ready(build: Build, rank: Rank | None, event: Event) -> None:
     if event.values.get("engine.uvicorn") and build.votes.get("sglang", 0):
         return  # SGLang's web server is up before its model answers
     build.status = "ready"
+    if not build.was_ready:
+        build.notes["ready_at"] = event.head.time or build.last
     build.was_ready = True
 
 
@@ -315,7 +330,9 @@ def step_error(build: Build, rank: Rank | None, event: Event) -> None:
         memcg = cgroup or "Memory cgroup" in event.head.text
         error["scope"] = "memcg" if memcg else "global"
     error.pop("code", None)
-    _old_oom_names(error)
+    before = error.pop("torch_allocated_before_bytes", None)  # PyTorch before 2.0
+    if before is not None:
+        error["torch_allocated_bytes"] = before
     if error["kind"] == "nccl":
         error["text"] = str(error.get("text", "")).split(" (run with")[0].strip()
     if error["kind"] == "free_below_requested":
@@ -340,15 +357,10 @@ def step_error(build: Build, rank: Rank | None, event: Event) -> None:
             known[0]["rank"] = error["rank"]
     elif len(build.errors) < MAX_ERRORS:
         build.errors.append(error)
-    if error["kind"] in FATAL:
+    if error["kind"] in ENDING and build.was_ready:  # it had started: this is how it ended
+        build.status = "stopped" if build.status != "failed" else "failed"
+    elif error["kind"] in FATAL:
         build.status = "failed"
-
-
-def _old_oom_names(error: dict[str, Any]) -> None:
-    """PyTorch before 2.0 printed the same figures in another order."""
-    old = error.pop("torch_allocated_before_bytes", None)
-    if old is not None:
-        error["torch_allocated_bytes"] = old
 
 
 def step_nothing(build: Build, rank: Rank | None, event: Event) -> None:

@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from fleetmem.controller.startup.judge.caps import find_cap, weights_of
+from fleetmem.controller.startup.engines.identity import setting, smallest
+from fleetmem.controller.startup.judge.caps import find_cap
 from fleetmem.controller.startup.judge.diagnose import finding
 from fleetmem.controller.startup.judge.figures import (
     evidence_lines,
     gpu_ranks,
     kv_bytes,
-    setting,
-    smallest,
+    weights_of,
     worst_rank,
 )
 from fleetmem.controller.startup.judge.found import Found

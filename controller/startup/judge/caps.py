@@ -1,134 +1,148 @@
-"""What capped the pool, by arithmetic: the engine's own formula with the log's own figures."""
+"""What capped the pool: the engine's own identity, solved with the log's own figures."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleetmem.controller.startup.fold.budget import ORDINARY, sglang_weights, vllm_requested
+from fleetmem.controller.startup.engines.families import identity_of
+from fleetmem.controller.startup.engines.identity import (
+    Identity,
+    closes,
+    setting,
+    total,
+    unknown,
+)
 from fleetmem.controller.startup.judge.figures import (
     kv_bytes,
     rank_token_bytes,
-    setting,
-    smallest,
     tokens,
     worst_rank,
 )
-from fleetmem.controller.startup.model import GIB, Invocation
+from fleetmem.controller.startup.model import Invocation
 
-TOLERANCE = 0.06 * GIB
 PAGE_SLACK = 256
+ASKED = frozenset(
+    (
+        "mem_fraction_static",
+        "gpu_memory_utilization",
+        "free_gpu_memory_fraction",
+        "cache_max_entry_count",
+    )
+)
+"""Settings that are a share of memory: solving the sum with another share gives another pool."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cap:
-    """``by`` names the setting or rank; ``expected_bytes`` is what the formula gives for the
-    pool and ``printed_bytes`` what the engine printed; ``closes`` says that they agree."""
+    """``by`` names the setting or rank, ``unknown`` where a term of the sum is not in the log.
+
+    ``expected_bytes`` is what the sum gives for the pool and ``printed_bytes`` what the engine
+    printed; ``closes`` says whether they agree, None where one of them is unknown; ``needs``
+    are the lines that would show the unknown terms.
+    """
 
     by: str
     rank: str
-    closes: bool
+    closes: bool | None
     expected_bytes: int | None = None
     printed_bytes: int | None = None
     figures: dict[str, Any] = field(default_factory=dict)
+    needs: tuple[str, ...] = ()
+    identity: Identity | None = None
 
 
 def find_cap(inv: Invocation) -> Cap | None:
-    """The cap of the rank with the smallest pool; None where the log does not tell."""
+    """The cap of the rank with the smallest pool; None where the log shows no pool at all."""
     rank = worst_rank(inv)
     if rank is None:
         return None
+    identity = identity_of(inv, rank)
+    argument = _argument(inv, rank, identity)
+    if argument is not None or identity is None:
+        return argument
+    if identity.setting not in ASKED or identity.pool.bytes is None:
+        return None
+    gives, agree = total(identity), closes(identity)
+    figures = {
+        **identity.figures,
+        "setting": identity.setting_flag,
+        "share": identity.share,
+        "source": identity.source,
+        "versions": identity.versions,
+        "terms": [one.to_json() for one in identity.terms],
+    }
+    missing = unknown(identity)
+    if missing:
+        names = tuple(dict.fromkeys(one.needs for one in missing if one.needs))
+        figures["missing"] = ", ".join(one.name for one in missing)
+        return Cap("unknown", rank, None, None, identity.pool.bytes, figures, names, identity)
+    if agree and identity.setting == "mem_fraction_static":
+        figures |= _fraction_figures(identity)
+    if agree and identity.setting == "gpu_memory_utilization":
+        figures |= _utilization_figures(identity)
+    by = identity.setting
+    if agree and _other_rank(identity):
+        by = "other_rank"
+    return Cap(by, rank, agree, gives, identity.pool.bytes, figures, (), identity)
+
+
+def _fraction_figures(identity: Identity) -> dict[str, Any]:
+    share, after = identity.share or 0.0, identity.figures["after_bytes"]
+    return {"fraction": share, "naive_bytes": round(after * share)}
+
+
+def _utilization_figures(identity: Identity) -> dict[str, Any]:
+    return {
+        "requested_bytes": identity.terms[0].bytes,
+        "utilization": identity.share,
+        "used_bytes": sum(one.bytes or 0 for one in identity.terms[1:]),
+        "total_bytes": identity.base_bytes,
+        "parts": ", ".join(
+            f"{one.name} {(one.bytes or 0) / 2**30:.2f}" for one in identity.terms[1:]
+        ),
+    }
+
+
+def _other_rank(identity: Identity) -> bool:
+    """SGLang: another rank's free memory, well below this one's, sizes the pool."""
+    own, least = identity.figures.get("own_before_bytes"), identity.figures.get("before_bytes")
+    return own is not None and least is not None and own - least > 0.02 * own
+
+
+def _argument(inv: Invocation, rank: str, identity: Identity | None) -> Cap | None:
+    """A setting that fixes the pool, whatever memory would have given."""
     if inv.engine_name == "sglang":
-        return _sglang(inv, rank)
+        return _sglang_tokens(inv, rank, identity)
     if inv.engine_name == "vllm":
-        return _vllm(inv, rank)
+        return _vllm_fixed(inv, rank)
+    if inv.engine_name == "trtllm":
+        return _trtllm_tokens(inv, rank)
     return None
 
 
-def pool_sums(values: Mapping[str, Any]) -> tuple[int | None, int | None]:
-    """What SGLang's rest is split into: without, and with the draft's pool."""
-    kv = values.get("kv_cache_bytes")
-    if kv is None:
-        return None, None
-    plain = int(kv + (values.get("mamba_cache_bytes") or 0))
-    draft = values.get("draft_kv_cache_bytes")
-    return plain, None if draft is None else int(plain + draft)
-
-
-def sglang_expected(inv: Invocation, rank: str) -> dict[str, Any] | None:
-    """rest = after load - smallest free before load × (1 - fraction), with its figures."""
-    values = inv.ranks[rank]
-    fraction = setting(inv, "mem_fraction_static")
-    least = smallest(inv, "avail_before_load_bytes")
-    least_after = smallest(inv, "available_after_load_bytes")
-    if least_after is None or least is None or not isinstance(fraction, float):
+def _sglang_tokens(inv: Invocation, rank: str, identity: Identity | None) -> Cap | None:
+    """max_total_tokens against what the engine profiled, or what the sum says."""
+    values, held = inv.ranks[rank], tokens(inv, rank)
+    asked = _first(inv, "requested_max_total_tokens") or setting(inv, "max_total_tokens")
+    asked = asked if isinstance(asked, int) and not isinstance(asked, bool) and asked > 0 else None
+    profiled = _first(inv, "profiled_max_tokens")
+    size, rest = kv_bytes(values), total(identity) if identity is not None else None
+    figures = {
+        "asked_tokens": asked,
+        "held_tokens": held,
+        "profiled_tokens": profiled,
+        "idle_bytes": values.get("available_final_bytes"),
+    }
+    if profiled is not None and held is not None and 0 <= profiled - held <= PAGE_SLACK:
+        agrees = identity is not None and closes(identity)
+        if agrees is not True:  # the engine names its own figure, the sum of the lines differs
+            return Cap("profiled_tokens", rank, True, None, size, figures)
         return None
-    names = ("available_after_load_bytes", "available_after_draft_load_bytes")
-    loads = [values[name] for name in names if name in values] + [least_after[1]]
-    pools, with_draft = pool_sums(values)
-    sums: list[int | None] = [one for one in (pools, with_draft) if one is not None]
-    sums = sums or [None]
-    best: dict[str, Any] | None = None
-    for loaded in loads:
-        rest = round(loaded - least[1] * (1 - fraction))
-        for printed in sums:
-            off = abs(rest - printed) if printed is not None else 0
-            # Without a match the target's own load is the one that sizes the pool.
-            if best is None or (off < best["off_bytes"] and off <= TOLERANCE):
-                best = {
-                    "expected_bytes": rest,
-                    "printed_bytes": printed,
-                    "after_bytes": loaded,
-                    "before_bytes": least[1],
-                    "before_rank": least[0],
-                    "fraction": fraction,
-                    "off_bytes": off,
-                    "naive_bytes": round(loaded * fraction),
-                }
-    return best
-
-
-def _sglang(inv: Invocation, rank: str) -> Cap | None:
-    values = inv.ranks[rank]
-    told = sglang_expected(inv, rank)
-    argument = _token_argument(inv, rank, told)
-    if argument is not None:
-        return argument
-    if told is None or told["printed_bytes"] is None:
-        return None
-    closes = told["off_bytes"] <= TOLERANCE
-    own = values.get("avail_before_load_bytes")
-    other = own is not None and own - told["before_bytes"] > 0.02 * own
-    return Cap(
-        by="other_rank" if other and closes else "mem_fraction_static",
-        rank=rank,
-        closes=closes,
-        expected_bytes=told["expected_bytes"],
-        printed_bytes=told["printed_bytes"],
-        figures={**told, "own_before_bytes": own, "fraction_rest": round(1 - told["fraction"], 4)},
-    )
-
-
-def _token_argument(inv: Invocation, rank: str, told: dict[str, Any] | None) -> Cap | None:
-    """A max_total_tokens argument below what memory would have given."""
-    values = inv.ranks[rank]
-    held = tokens(inv, rank)
-    asked = values.get("requested_max_total_tokens")
     if asked is None:
-        found = [
-            v["requested_max_total_tokens"]
-            for v in inv.ranks.values()
-            if "requested_max_total_tokens" in v
-        ]
-        asked = found[0] if found else setting(inv, "max_total_tokens")
-    if not isinstance(asked, int) or isinstance(asked, bool) or asked <= 0:
         return None
-    profiled = [v["profiled_max_tokens"] for v in inv.ranks.values() if "profiled_max_tokens" in v]
-    size = kv_bytes(values)
-    possible = profiled[0] if profiled else None
-    rest = told["expected_bytes"] if told else None
-    if possible is None and rest is not None and size and held:
+    possible = profiled
+    if possible is None and rest is not None and rest > 0 and size and held:
         each = rank_token_bytes(values)
         possible = rest // each if each else round(rest / size * held)
     if held is None:
@@ -137,44 +151,43 @@ def _token_argument(inv: Invocation, rank: str, told: dict[str, Any] | None) -> 
         limited = asked - PAGE_SLACK <= held <= asked and (possible is None or possible > asked)
     if not limited:
         return None
-    return Cap(
-        by="max_total_tokens",
-        rank=rank,
-        closes=True,
-        expected_bytes=rest,
-        printed_bytes=size,
-        figures={"asked_tokens": asked, "held_tokens": held, "possible_tokens": possible},
-    )
+    figures["possible_tokens"] = possible
+    return Cap("max_total_tokens", rank, True, rest, size, figures)
 
 
-def _vllm(inv: Invocation, rank: str) -> Cap | None:
+def _first(inv: Invocation, field: str) -> int | None:
+    found = [values[field] for values in inv.ranks.values() if field in values]
+    return int(found[0]) if found else None
+
+
+def _vllm_fixed(inv: Invocation, rank: str) -> Cap | None:
     values = inv.ranks[rank]
-    requested, kv = vllm_requested(values), kv_bytes(values)
-    share = values.get("gpu_memory_utilization", setting(inv, "gpu_memory_utilization"))
-    fixed = setting(inv, "kv_cache_memory_bytes")
+    kv, fixed = kv_bytes(values), setting(inv, "kv_cache_memory_bytes")
     if fixed is not None or any(line.pattern == "kv-fixed" for line in inv.lines):
         return Cap("kv_cache_memory_bytes", rank, True, kv, kv, {"asked_bytes": fixed})
-    if setting(inv, "num_gpu_blocks_override") is not None:
-        return Cap("num_gpu_blocks_override", rank, True, None, kv, {})
-    rest = values.get("unaccounted_bytes")
-    if requested is None or kv is None or rest is None:
+    blocks, auto = inv.engine.get("num_gpu_blocks"), inv.engine.get("auto_gpu_blocks")
+    if setting(inv, "num_gpu_blocks_override") is not None or auto is not None:
+        available = values.get("kv_available_bytes")
+        unused = available - kv if available is not None and kv is not None and auto else None
+        figures = {
+            "blocks": blocks,
+            "auto_blocks": auto,
+            "held_tokens": tokens(inv, rank),
+            "available_bytes": available,
+            "unused_bytes": unused,
+            "ranks": len(inv.ranks),
+        }
+        return Cap("num_gpu_blocks_override", rank, True, None, kv if auto else None, figures)
+    return None
+
+
+def _trtllm_tokens(inv: Invocation, rank: str) -> Cap | None:
+    """max_tokens beside the share: the smaller one counts."""
+    values = inv.ranks[rank]
+    asked, held = values.get("asked_max_tokens"), values.get("max_tokens")
+    available, kv = values.get("kv_available_bytes"), values.get("kv_cache_bytes")
+    if asked is None or held is None or not 0 <= held - asked < 128:
         return None
-    low, high = ORDINARY["vllm"]
-    return Cap(
-        by="gpu_memory_utilization",
-        rank=rank,
-        closes=low <= rest <= high,
-        expected_bytes=kv + rest,
-        printed_bytes=kv,
-        figures={
-            "requested_bytes": requested,
-            "utilization": share,
-            "used_bytes": requested - kv - rest,
-            "total_bytes": values.get("total_bytes"),
-        },
-    )
-
-
-def weights_of(values: Mapping[str, Any]) -> int | None:
-    """Weights of a rank, printed or from the free figures around the load."""
-    return sglang_weights(values)
+    if available is not None and kv is not None and abs(available - kv) < 0.02 * 2**30:
+        return None  # the engine's own estimate, handed on as a number of tokens
+    return Cap("max_tokens", rank, True, None, kv, {"asked_tokens": asked, "held_tokens": held})

@@ -1,20 +1,21 @@
-"""Checks of where the memory went in a start that did not fail for it."""
+"""Checks of where the memory went, from figures that the log shows and from nothing else."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from statistics import median
 from typing import Any
 
+from fleetmem.controller.startup.engines.identity import closes, largest_share
+from fleetmem.controller.startup.engines.vllm import GRAPHS, idle_bytes, suggestion
 from fleetmem.controller.startup.fold.budget import ORDINARY
-from fleetmem.controller.startup.judge.caps import find_cap
-from fleetmem.controller.startup.judge.compare import Change, cap_evidence, comparable, compare
+from fleetmem.controller.startup.judge.caps import Cap, find_cap
 from fleetmem.controller.startup.judge.figures import (
     evidence_lines,
     gpu_ranks,
     kv_bytes,
+    last_free,
     pattern_lines,
-    rank_token_bytes,
-    smallest,
     tokens,
     tokens_derived,
     worst_rank,
@@ -22,165 +23,32 @@ from fleetmem.controller.startup.judge.figures import (
 from fleetmem.controller.startup.judge.found import Found
 from fleetmem.controller.startup.model import GIB, Invocation
 
-RANK_GAP = 0.5 * GIB
 FOREIGN = 1.5 * GIB
 RISE = 0.3 * GIB
-_POOL_PATTERNS = ("kv-allocated", "kv-post-capture", "kv-post-capture-draft")
-_CAUSE_FIELDS = {
-    "foreign_process": ("avail_before_load_bytes",),
-    "max_total_tokens": ("requested_max_total_tokens", "config.max_total_tokens"),
-    "mem_fraction_static": ("config.mem_fraction_static",),
-    "gpu_memory_utilization": ("requested_bytes", "gpu_memory_utilization"),
-    "weights": ("weights_bytes", "consumed_bytes"),
-    "max_model_len": ("peak_torch_bytes", "activation_peak_bytes"),
-    "activation_peak": ("peak_torch_bytes", "activation_peak_bytes"),
-    "graphs_counted": ("graph_estimated_bytes",),
-}
-_CHANGE_FIELDS = (
+IDLE = 3 * GIB
+IDLE_SHARE = 0.12
+_CAP_FIELDS = (
     "avail_before_load_bytes",
-    "weights_bytes",
+    "available_after_load_bytes",
     "kv_cache_bytes",
     "kv_available_bytes",
-    "config.max_total_tokens",
-    "requested_max_total_tokens",
     "requested_bytes",
-    "activation_peak_bytes",
+    "requested_max_total_tokens",
+    "config.mem_fraction_static",
+    "config.max_total_tokens",
 )
 
 
-def check_change(inv: Invocation, older: tuple[Invocation, ...]) -> Iterator[Found]:
-    """Did the pool shrink since the start before? Answers the other way round too."""
-    old = comparable(inv, older)
-    change = compare(inv, old) if old is not None else None
-    if old is None or change is None:
-        if worst_rank(inv) is not None:
-            yield from _two_pools(inv, None)
-        return
-    if change.same:
-        yield from _two_pools(inv, change, older[0])
-        return
-    first = change.new_bytes if change.old_bytes is not None else change.new_tokens
-    second = change.old_bytes if change.new_bytes is not None else change.old_tokens
-    if first is not None and second is not None and first < second:
-        yield _shrank(inv, old, change)
-
-
-def _shrank(inv: Invocation, old: Invocation, change: Change) -> Found:
-    cause = change.cause
-    evidence: dict[str, Any] = {
-        "rank": change.rank,
-        "old_bytes": change.old_bytes,
-        "new_bytes": change.new_bytes,
-        "old_tokens": change.old_tokens,
-        "new_tokens": change.new_tokens,
-        "change_percent": change.change_percent,
-        "parts": [{"cause": name, "bytes": value} for name, value in change.parts],
-        "cause": cause,
-        "old_started": old.started,
-    }
-    least, before = (
-        smallest(inv, "avail_before_load_bytes"),
-        smallest(old, "avail_before_load_bytes"),
-    )
-    if least and before:
-        evidence.update(
-            cause_rank=least[0], before_bytes=least[1], foreign_bytes=before[1] - least[1]
-        )
-    cap = find_cap(inv)
-    if cap is not None and cap.by == "max_total_tokens":
-        evidence.update(cap.figures)
-    ranks = [evidence.get("cause_rank"), change.rank]
-    first = ranks[:1] if cause == "foreign_process" else ranks
-    lines = evidence_lines(inv, _CAUSE_FIELDS.get(cause or "", ()), first, limit=2)
-    more = evidence_lines(inv, _CHANGE_FIELDS, ranks, limit=8)
-    lines += [line for line in more if line not in lines]
-    lines += [
-        {**line, "age": old.age}
-        for line in evidence_lines(old, ("kv_cache_bytes", "avail_before_load_bytes"), ranks, 3)
-    ]
-    known = {
-        "foreign_process", "max_total_tokens", "mem_fraction_static", "gpu_memory_utilization",
-        "weights", "max_model_len", "activation_peak", "graphs_counted",
-    }  # fmt: skip
-    form = cause if cause in known else ("other" if cause else "unknown")
-    evidence["largest_cause"] = (cause or "").replace("_", " ")
-    return Found("pool-shrank", evidence, lines, form)
-
-
-def _two_pools(
-    inv: Invocation, change: Change | None, oldest: Invocation | None = None
-) -> Iterator[Found]:
-    """The pool is the same; where a draft has its own pool, say which line is whose."""
-    rank = change.rank if change is not None else worst_rank(inv)
-    values = inv.ranks[rank] if rank is not None else {}
-    pools = [line for line in inv.lines if line.pattern in _POOL_PATTERNS and line.rank == rank]
-    draft = "draft_kv_cache_bytes" in values and len(pools) >= 2
-    if change is None and not draft:
-        return
-    evidence: dict[str, Any] = {
-        "rank": rank,
-        "new_bytes": kv_bytes(values),
-        "new_tokens": tokens(inv, rank),
-        "old_bytes": change.old_bytes if change else None,
-        "old_tokens": change.old_tokens if change else None,
-        "change_percent": change.change_percent if change else None,
-        "draft_bytes": values.get("draft_kv_cache_bytes"),
-    }
-    if draft:
-        each, small = rank_token_bytes(values), rank_token_bytes(values, draft=True)
-        evidence.update(
-            target_line=_short(pools[0].text),
-            draft_line=_short(pools[1].text),
-            token_bytes=each,
-            draft_token_bytes=small,
-            token_bytes_text=_bytes_text(each),
-            draft_token_bytes_text=_bytes_text(small),
-        )
-        pool, extra = kv_bytes(values), values["draft_kv_cache_bytes"]
-        if pool:
-            evidence["misread_percent"] = (extra - pool) / pool * 100
-    evidence["first_match_text"] = ""
-    first = (
-        next((line for line in oldest.lines if line.pattern in _POOL_PATTERNS), None)
-        if oldest
-        else None
-    )
-    if oldest is not None and first is not None:
-        evidence["first_match"] = first.to_json()
-        evidence["first_match_text"] = (
-            f" The first match in the log is of the start of {oldest.started or 'before'}."
-        )
-    lines = evidence_lines(inv, ("kv_cache_bytes", "kv_k_bytes", "kv_available_bytes"), [rank])
-    yield Found("same-pool", evidence, lines, "draft" if draft else "plain")
-
-
-def _short(text: str) -> str:
-    """The sizes of a pool line, as printed."""
-    for mark in ("KV size", "K size"):
-        at = text.find(mark)
-        if at >= 0:
-            return text[at : at + 60].split(", layout", maxsplit=1)[0].strip(" .")
-    return text[:60]
-
-
-def _bytes_text(value: int | None) -> str:
-    return "–" if value is None else f"{value:,} B".replace(",", " ")
-
-
 def check_memory(inv: Invocation) -> Iterator[Found]:
-    """Everything else that the figures of one invocation say."""
+    """Everything that the figures of one invocation say."""
     cap = find_cap(inv)
     if cap is not None:
-        form = cap.by if cap.closes else "open"
-        fields = (
-            "avail_before_load_bytes", "available_after_load_bytes", "kv_cache_bytes",
-            "kv_available_bytes", "requested_bytes", "requested_max_total_tokens",
-            "config.mem_fraction_static", "config.max_total_tokens",
-        )  # fmt: skip
-        lines = evidence_lines(inv, fields, [cap.rank, cap.figures.get("before_rank")], limit=8)
-        yield Found("capped-by", cap_evidence(cap), lines, form)
-    yield from _ranks(inv)
+        lines = evidence_lines(inv, _CAP_FIELDS, [cap.rank, cap.figures.get("before_rank")], 8)
+        form = "open" if cap.closes is False else cap.by
+        yield Found("capped-by", _cap_evidence(cap), lines, form)
     yield from _holders(inv)
+    yield from _ranks(inv)
+    yield from _idle(inv, cap)
     for rank, values in gpu_ranks(inv).items():
         found = list(_rank(inv, rank, values))
         if found:
@@ -189,100 +57,226 @@ def check_memory(inv: Invocation) -> Iterator[Found]:
     yield from _engine(inv)
 
 
+def _cap_evidence(cap: Cap) -> dict[str, Any]:
+    return {
+        "cause": cap.by,
+        "rank": cap.rank,
+        "closes": cap.closes,
+        "expected_bytes": cap.expected_bytes,
+        "printed_bytes": cap.printed_bytes,
+        "needs": "; ".join(cap.needs),
+        "fraction_rest": round(1 - (cap.figures.get("share") or 0.0), 4),
+        **cap.figures,
+    }
+
+
+def rank_gap(figures: dict[str, int]) -> tuple[str, int, int] | None:
+    """(odd rank, its figure, the others' median), where one is far from the rest.
+
+    Free memory of the GPUs of one node differs by some hundred MiB: that is equal.
+    """
+    if len(figures) < 2:
+        return None
+    middle = median(figures.values()) if len(figures) > 2 else max(figures.values())
+    least, most = min(figures, key=lambda k: figures[k]), max(figures, key=lambda k: figures[k])
+    odd = least if middle - figures[least] >= figures[most] - middle else most
+    if abs(figures[odd] - middle) <= max(0.5 * GIB, 0.006 * abs(middle)):
+        return None
+    return odd, figures[odd], round(middle)
+
+
 def _ranks(inv: Invocation) -> Iterator[Found]:
-    for field in ("avail_before_load_bytes", "initial_free_bytes", "avail_after_pool_bytes"):
+    fields = (
+        "avail_before_load_bytes",
+        "initial_free_bytes",
+        "kv_cache_bytes",
+        "avail_after_pool_bytes",
+    )
+    if inv.engine_name in ("llamacpp", "ollama"):  # devices hold different layers
+        return
+    for field in fields:
         found = {k: v[field] for k, v in gpu_ranks(inv).items() if field in v}
-        if len(found) < 2:
+        gap = rank_gap(found)
+        if gap is None:
             continue
-        least = min(found, key=lambda key: found[key])
-        gap = max(found.values()) - found[least]
-        if gap > RANK_GAP:
-            evidence = {
-                "rank": least,
-                "least_bytes": found[least],
-                "most_bytes": max(found.values()),
-                "gap_bytes": gap,
-                "field": field.removesuffix("_bytes").replace("_", " "),
-            }
-            yield Found("ranks-differ", evidence, evidence_lines(inv, (field,), [least]))
-            return
+        odd, value, usual = gap
+        evidence = {
+            "rank": odd,
+            "least_bytes": min(value, usual),
+            "most_bytes": max(value, usual),
+            "odd_bytes": value,
+            "usual_bytes": usual,
+            "gap_bytes": abs(usual - value),
+            "field": _FIELD_NAMES[field],
+            "unseen": ", ".join(k for k in gpu_ranks(inv) if k not in found) or None,
+        }
+        form = "pool" if field == "kv_cache_bytes" else "less" if value < usual else "more"
+        yield Found("ranks-differ", evidence, evidence_lines(inv, (field,), [odd]), form)
+        return
     for rank, values in gpu_ranks(inv).items():
         most, low = values.get("local_gpu_memory_gib"), values.get("min_gpu_memory_gib")
         if most is None or low is None:
             continue
         evidence = {
             "rank": "one rank",
+            "odd_bytes": round(min(most, low) * GIB),
+            "usual_bytes": round(max(most, low) * GIB),
             "least_bytes": round(min(most, low) * GIB),
             "most_bytes": round(max(most, low) * GIB),
             "gap_bytes": round(abs(most - low) * GIB),
             "field": "free before load",
             "seen_by": rank,
         }
-        yield Found("ranks-differ", evidence, pattern_lines(inv, ("unbalanced",)))
+        yield Found("ranks-differ", evidence, pattern_lines(inv, ("unbalanced",)), "less")
         return
+
+
+_FIELD_NAMES = {
+    "avail_before_load_bytes": "free before load",
+    "initial_free_bytes": "free at the start",
+    "kv_cache_bytes": "KV cache",
+    "avail_after_pool_bytes": "free after the pools",
+}
+
+
+def foreign(inv: Invocation) -> dict[str, Any] | None:
+    """A GPU that was partly taken when the engine came: how much, and by whom if told."""
+    free = {
+        k: v["initial_free_bytes"]
+        for k, v in gpu_ranks(inv).items()
+        if "initial_free_bytes" in v and "total_bytes" in v
+    }
+    if not free:
+        return None
+    rank = min(free, key=lambda key: free[key])
+    card, most = inv.ranks[rank]["total_bytes"], max(free.values())
+    if card - free[rank] <= max(FOREIGN, 0.03 * card):
+        return None
+    held = most - free[rank] if most - free[rank] > FOREIGN else card - free[rank]
+    other = next((e for e in inv.errors if e.get("other_pid") is not None), None)
+    idle = _idle_elsewhere(inv, rank)
+    return {
+        "rank": rank,
+        "free_bytes": free[rank],
+        "total_bytes": card,
+        "foreign_bytes": held,
+        "other_pid": other["other_pid"] if other else None,
+        "other_bytes": other.get("other_bytes") if other else None,
+        "idle_bytes": idle[1] if idle else None,
+        "idle_ranks": idle[0] if idle else None,
+    }
+
+
+def _idle_elsewhere(inv: Invocation, rank: str) -> tuple[str, int] | None:
+    from fleetmem.controller.startup.engines.families import identity_of
+
+    if inv.engine_name != "vllm":
+        return None
+    found = {}
+    for key in gpu_ranks(inv):
+        idle = idle_bytes(inv, key, identity_of(inv, key)) if key != rank else None
+        if idle is not None:
+            found[key] = idle
+    if not found or min(found.values()) < IDLE:
+        return None
+    return ", ".join(found), min(found.values())
 
 
 def _holders(inv: Invocation) -> Iterator[Found]:
     if any(error["kind"] == "free_below_requested" for error in inv.errors):
         return
-    for rank, values in gpu_ranks(inv).items():
-        total, free = values.get("total_bytes"), values.get("initial_free_bytes")
-        if total and free is not None and total - free > max(FOREIGN, 0.03 * total):
-            evidence = {
-                "rank": rank, "free_bytes": free, "total_bytes": total,
-                "foreign_bytes": total - free,
-            }  # fmt: skip
-            yield Found(
-                "foreign-at-start", evidence, evidence_lines(inv, ("initial_free_bytes",), [rank])
-            )
-            return
+    held = foreign(inv)
+    if held is None:
+        return
+    form = "named" if held["other_pid"] is not None else "unnamed"
+    if held["idle_bytes"] is not None:
+        form += "_idle"
+    lines = evidence_lines(inv, ("initial_free_bytes",), [held["rank"]])
+    yield Found("foreign-at-start", held, lines, form)
+
+
+def _idle(inv: Invocation, cap: Cap | None) -> Iterator[Found]:
+    """Memory that stays free once the engine is up, and a pool that is small beside it."""
+    rank = worst_rank(inv)
+    if rank is None or inv.engine_name not in ("sglang", "trtllm", "lmdeploy", "vllm"):
+        return
+    values = inv.ranks[rank]
+    free = last_free(values)
+    if inv.engine_name == "vllm" and cap is not None and cap.identity is not None and free is None:
+        idle = idle_bytes(inv, rank, cap.identity)
+        free = ("once ready", idle) if idle is not None else None
+        base = values.get("initial_free_bytes")
+    else:
+        base = values.get("avail_before_load_bytes") or values.get("total_bytes")
+    if free is None:
+        return
+    pool = kv_bytes(values)
+    tiny = pool is not None and 0 < pool < 0.1 * free[1]
+    wide = free[1] > max(IDLE, IDLE_SHARE * base) if base else free[1] > 3 * IDLE
+    if inv.engine_name == "vllm" and not tiny:
+        return  # what utilization leaves is left on purpose
+    if (free[0] != "once ready" and not tiny) or not (wide or (tiny and free[1] > IDLE)):
+        return
+    asked = cap is not None and cap.by in (
+        "max_total_tokens",
+        "num_gpu_blocks_override",
+        "kv_cache_memory_bytes",
+        "max_tokens",
+        "profiled_tokens",
+    )
+    if asked:
+        return  # the cap says it
+    evidence = {
+        "rank": rank,
+        "pool_bytes": pool,
+        "free_bytes": free[1],
+        "moment": free[0],
+        "tokens": tokens(inv, rank),
+        "requests": inv.engine.get("max_running_requests"),
+        "base_bytes": base,
+    }
+    lines = evidence_lines(inv, ("kv_cache_bytes", "available_final_bytes"), [rank])
+    rule = "pool-tiny" if tiny else "idle-memory"
+    known = cap is not None and cap.closes is True and cap.identity is not None
+    if known and cap is not None and cap.identity is not None:
+        most = largest_share(cap.identity)
+        evidence |= {
+            "setting": cap.identity.setting_flag,
+            "share": cap.identity.share,
+            "largest": None if most is None else f"{int(most * 100) / 100:.2f}",
+        }
+        known = most is not None and most > (cap.identity.share or 1.0) + 0.005
+    form = "known" if known else "bound" if cap is not None and cap.closes else "unknown"
+    yield Found(rule, evidence, lines, form)
 
 
 def _rank(inv: Invocation, rank: str, values: dict[str, Any]) -> Iterator[Found]:
-    after, before = values.get("avail_after_pool_bytes"), values.get("avail_before_graph_bytes")
-    if after is not None and before is not None and before - after > RISE:
+    rise = values.get("free_rise_bytes")
+    if rise is not None and rise > RISE:
         yield Found(
             "free-rises",
             {
-                "rank": rank, "gap_bytes": before - after, "after_pool_bytes": after,
-                "before_graph_bytes": before,
+                "rank": rank,
+                "gap_bytes": rise,
+                "after_pool_bytes": values["avail_before_graph_bytes"] - rise,
+                "before_graph_bytes": values["avail_before_graph_bytes"],
             },
             evidence_lines(inv, ("avail_after_pool_bytes", "avail_before_graph_bytes"), [rank]),
-        )  # fmt: skip
-    pool, final = kv_bytes(values), values.get("available_final_bytes")
-    base = values.get("avail_before_load_bytes") or values.get("total_bytes")
-    capped = find_cap(inv)
-    asked = capped is not None and capped.by == "max_total_tokens"
-    sized = inv.engine_name in ("sglang", "vllm")  # others size the pool by the context
-    tiny = pool is not None and final and base and pool < 0.1 * final > 0.02 * base
-    if tiny and sized and not asked:
-        yield Found(
-            "pool-tiny",
-            {"rank": rank, "pool_bytes": pool, "free_bytes": final},
-            evidence_lines(inv, ("kv_cache_bytes", "available_final_bytes"), [rank]),
         )
+    yield from _graphs(inv, rank, values)
     active, weights = values.get("activation_peak_bytes"), values.get("weights_bytes")
-    if active and weights and active >= weights and inv.engine_name == "vllm":
+    if active and values.get("graphs_inside_activations"):
+        active -= values.get("graph_estimated_bytes", 0)
+    sure = values.get("graphs_inside_activations") is not None or not values.get(
+        "graph_estimated_bytes"
+    )
+    if active and weights and sure and active >= weights and inv.engine_name == "vllm":
         yield Found(
             "activation-large",
             {"rank": rank, "activation_bytes": active, "weights_bytes": weights},
             evidence_lines(inv, ("activation_peak_bytes",), [rank]),
         )
-    if values.get("graph_counted") is True:
-        share, total = values.get("gpu_memory_utilization"), values.get("total_bytes")
-        graphs = values.get("graph_estimated_bytes")
-        needed = values.get("suggested_utilization")
-        if isinstance(share, float) and total and graphs:
-            needed = round(share + graphs / total, 4)
-        yield Found(
-            "graphs-counted",
-            {
-                "rank": rank, "graph_bytes": graphs, "utilization": share,
-                "without": values.get("effective_utilization"), "needed_utilization": needed,
-            },
-            evidence_lines(inv, ("graph_estimated_bytes", "effective_utilization"), [rank]),
-        )  # fmt: skip
-    mamba = values.get("mamba_cache_bytes")
+    pool, mamba = kv_bytes(values), values.get("mamba_cache_bytes")
     if mamba and pool is not None and mamba >= pool:
         yield Found(
             "mamba-large",
@@ -296,6 +290,60 @@ def _rank(inv: Invocation, rank: str, values: dict[str, Any]) -> Iterator[Found]
             "unaccounted-high",
             {"rank": rank, "unaccounted_bytes": rest, "low_bytes": low, "high_bytes": high},
             evidence_lines(inv, ("avail_before_load_bytes", "available_final_bytes"), [rank]),
+        )
+
+
+def _graphs(inv: Invocation, rank: str, values: dict[str, Any]) -> Iterator[Found]:
+    """What graphs cost, and figures and advice of the engine's own that cannot be."""
+    taken, estimate = values.get("graph_bytes"), values.get("graph_estimated_bytes")
+    if isinstance(taken, int) and taken < 0:
+        yield Found(
+            "graphs-negative",
+            {
+                "rank": rank,
+                "graph_bytes": taken,
+                "suggested_bytes": values.get("kv_suggested_fit_bytes"),
+            },
+            evidence_lines(inv, ("graph_bytes",), [rank]),
+            "suggested" if "kv_suggested_fit_bytes" in values else "plain",
+        )
+    from fleetmem.controller.startup.engines.families import identity_of
+
+    identity = identity_of(inv, rank)
+    if identity is None or inv.engine_name != "vllm":
+        return
+    told = suggestion(inv, identity)
+    right = told["right_bytes"] if told is not None else None
+    if told is not None and right is not None and abs(right - told["printed_bytes"]) > 0.3 * GIB:
+        yield Found(
+            "suggestion-wrong",
+            {"rank": rank, **told},
+            evidence_lines(inv, ("kv_suggested_fit_bytes",), [rank]),
+            "fits" if right > 0 else "none",
+        )
+    asked, most = values.get("suggested_utilization"), largest_share(identity)
+    counted = any(term.name == GRAPHS for term in identity.terms) and closes(identity)
+    pool = kv_bytes(values)
+    large = estimate is not None and pool is not None and estimate > max(0.2 * pool, GIB)
+    if values.get("graph_counted") is True or (counted and large):
+        room = asked is not None and asked <= (most if most is not None else 1.0)
+        impossible = asked is not None and (asked > 1 or (most is not None and asked > most))
+        over = isinstance(taken, int) and taken >= 0 and estimate and estimate > 2 * taken + GIB / 2
+        form = "over" if over else "impossible" if impossible else "room" if room else "plain"
+        yield Found(
+            "graphs-counted",
+            {
+                "rank": rank,
+                "graph_bytes": estimate,
+                "actual_bytes": taken,
+                "utilization": identity.share,
+                "without": values.get("effective_utilization"),
+                "needed_utilization": asked,
+                "largest": None if most is None else round(most, 3),
+                "off_pool_bytes": pool + estimate if pool is not None and estimate else None,
+            },
+            evidence_lines(inv, ("graph_estimated_bytes", "effective_utilization"), [rank]),
+            form,
         )
 
 

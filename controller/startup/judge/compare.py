@@ -5,15 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from fleetmem.controller.startup.engines.identity import setting, smallest
 from fleetmem.controller.startup.fold.budget import vllm_requested
-from fleetmem.controller.startup.judge.caps import Cap, find_cap, weights_of
+from fleetmem.controller.startup.judge.caps import find_cap
 from fleetmem.controller.startup.judge.figures import (
     gpu_ranks,
     kv_bytes,
-    setting,
-    smallest,
     tokens,
     tokens_derived,
+    weights_of,
     worst_rank,
 )
 from fleetmem.controller.startup.model import GIB, Invocation
@@ -129,7 +129,8 @@ def _vllm_parts(
     requested, old_requested = vllm_requested(now), vllm_requested(then)
     if requested is not None and old_requested is not None:
         parts.append(("gpu_memory_utilization", requested - old_requested))
-    longer = (new.engine.get("max_model_len") or 0) > (old.engine.get("max_model_len") or 0)
+    length, before = new.engine.get("max_model_len"), old.engine.get("max_model_len")
+    longer = length is not None and before is not None and length > before
     pairs = {
         "weights_bytes": "weights",
         "activation_peak_bytes": "max_model_len" if longer else "activation_peak",
@@ -140,19 +141,22 @@ def _vllm_parts(
     for name, cause in pairs.items():
         if name in now and name in then:
             parts.append((cause, then[name] - now[name]))
-    counted = now.get("graph_estimated_bytes", 0) if now.get("graph_counted") else 0
-    before = then.get("graph_estimated_bytes", 0) if then.get("graph_counted") else 0
-    parts.append(("graphs_counted", before - counted))
+    before, after = then.get("graph_estimated_bytes"), now.get("graph_estimated_bytes")
+    if before is not None and after is not None:
+        ways = (then.get("graph_counted"), now.get("graph_counted"))
+        if ways == (False, True):
+            parts.append(("graphs_counted", -after))
+        elif False not in ways:
+            parts.append(("graphs_estimate", before - after))
     return [part for part in parts if abs(part[1]) > SAME_BYTES]
 
 
-def cap_evidence(cap: Cap) -> dict[str, Any]:
-    """The figures of a cap as evidence."""
-    return {
-        "cause": cap.by,
-        "rank": cap.rank,
-        "closes": cap.closes,
-        "expected_bytes": cap.expected_bytes,
-        "printed_bytes": cap.printed_bytes,
-        **cap.figures,
-    }
+def changed(new: Invocation, old: Invocation) -> list[tuple[str, Any, Any]]:
+    """(setting, before, now) of everything both starts show and that differs."""
+    found: list[tuple[str, Any, Any]] = []
+    if new.version and old.version and new.version != old.version:
+        found.append(("version", old.version, new.version))
+    for name in sorted(set(new.config) & set(old.config)):
+        if new.config[name] != old.config[name]:
+            found.append((name, old.config[name], new.config[name]))
+    return found

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fleetmem.controller.answer.step import next_step
+from fleetmem.controller.startup.judge.check_change import check_change
 from fleetmem.controller.startup.judge.check_errors import check_errors
-from fleetmem.controller.startup.judge.check_memory import check_change, check_memory
+from fleetmem.controller.startup.judge.check_memory import check_memory, foreign
 from fleetmem.controller.startup.judge.found import Found
 from fleetmem.controller.startup.judge.levers import levers
 from fleetmem.controller.startup.judge.phrases import fill
-from fleetmem.controller.startup.model import Startup
+from fleetmem.controller.startup.model import Invocation, Startup
 
 Severity = Literal["info", "warn", "critical"]
 ORDER = {"critical": 0, "warn": 1, "info": 2}
@@ -32,6 +33,7 @@ class Rule:
     severity: Severity
     say: dict[str, str]
     advice: dict[str, str]
+    levels: dict[str, Severity]
 
     def words(self, cause: str | None) -> tuple[str, str | None]:
         """(sentence, advice) for *cause*; the last form stands for causes not named."""
@@ -58,7 +60,7 @@ def rules(path: str = PLAYBOOK) -> dict[str, Rule]:
     if document.problems or model is None:
         raise PlaybookInvalid("\n".join(str(one) for one in document.sorted_problems()))
     return {
-        one.id: Rule(one.id, one.severity, _forms(one.say), _forms(one.advice))
+        one.id: Rule(one.id, one.severity, _forms(one.say), _forms(one.advice), one.levels)
         for one in model.rules
     }
 
@@ -87,21 +89,44 @@ def judge(
     if newest is None:
         return []
     older = startup.invocations[:-1]
-    found = list(check_change(newest, older))
-    if not found or found[0].rule != "pool-shrank":
-        found += list(check_errors(newest, older))
-    else:
-        found[1:1] = list(check_errors(newest, older))
-    found += list(check_memory(newest))
+    errors = list(check_errors(newest, older))
+    change = list(check_change(newest, older))
+    found = [*change, *errors, *check_memory(newest)]
     subject = subject or startup.unit or startup.source or startup.engine or "log"
     out = [finding(one, host, subject) for one in found]
     for one in out:
         if one["rule"] == "startup/capped-by":
             one["evidence"]["levers"] = levers(newest, free_now_bytes, host_memory_bytes)
-    head = [one for one in out[:1] if one["rule"] in ("startup/same-pool", "startup/pool-shrank")]
+    return _ranked(out, newest)
+
+
+_HEADLINES = ("startup/same-pool", "startup/pool-shrank")
+_HOLDERS = ("startup/foreign-at-start", "startup/free-below-requested", "startup/ranks-differ")
+_TELLS = ("startup/held-then", "startup/crash-loop", *_HOLDERS)
+"""Findings whose advice is about the host, not about a setting: it never contradicts."""
+
+
+def _ranked(out: list[dict[str, Any]], inv: Invocation) -> list[dict[str, Any]]:
+    """One diagnosis: how the start ended first, then what else is worst.
+
+    Where it failed, or where a GPU was partly taken, advice about settings that rests on
+    another reading of the start is left out.
+    """
+    head = [one for one in out[:1] if one["rule"] in _HEADLINES]
     rest = sorted(out[len(head) :], key=lambda one: ORDER[one["severity"]])
-    if head and head[0]["severity"] == "info" and rest and rest[0]["severity"] == "critical":
-        return [*rest, *head]
+    first = rest[0] if rest and rest[0]["severity"] == "critical" else None
+    shared = foreign(inv) is not None or (
+        first is not None and first["rule"] == "startup/free-below-requested"
+    )
+    lost = first is not None and inv.status in ("failed", "unknown")
+    for one in out:
+        own = one is first or (head and one is head[0]) or one["rule"] in _TELLS
+        if (lost or shared) and not own:
+            one["advice"] = None
+            one["evidence"].pop("levers", None)
+    ended = inv.status == "failed" and first is not None
+    if head and (ended or (head[0]["severity"] == "info" and first is not None)):
+        return [*rest[:1], *head, *rest[1:]]
     return [*head, *rest]
 
 
@@ -112,7 +137,7 @@ def finding(found: Found, host: str, subject: str) -> dict[str, Any]:
     evidence = {**found.evidence, "say": fill(say, found.evidence), "lines": found.lines}
     return {
         "rule": f"startup/{rule.id}",
-        "severity": rule.severity,
+        "severity": rule.levels.get(found.cause or "", rule.severity),
         "hosts": host,
         "subject": subject,
         "evidence": evidence,

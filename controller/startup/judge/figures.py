@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from fleetmem.controller.startup.fold.budget import sglang_weights
 from fleetmem.controller.startup.fold.build import on_host
 from fleetmem.controller.startup.model import Invocation
 
@@ -23,15 +24,6 @@ def gpu_ranks(inv: Invocation) -> dict[str, dict[str, Any]]:
     return {key: values for key, values in inv.ranks.items() if not on_host(key)}
 
 
-def smallest(inv: Invocation, field: str) -> tuple[str, int] | None:
-    """The rank with the smallest *field*, and the value."""
-    found = [(values[field], key) for key, values in inv.ranks.items() if field in values]
-    if not found:
-        return None
-    value, key = min(found)
-    return key, value
-
-
 def worst_rank(inv: Invocation) -> str | None:
     """The rank with the smallest KV cache, else the first."""
     found = [(kv, key) for key, v in gpu_ranks(inv).items() if (kv := kv_bytes(v)) is not None]
@@ -39,14 +31,6 @@ def worst_rank(inv: Invocation) -> str | None:
         least = min(kv for kv, _ in found)
         return next(key for kv, key in found if kv == least)
     return next(iter(gpu_ranks(inv)), None)
-
-
-def setting(inv: Invocation, *names: str) -> Any:
-    """The first of the settings *names* that the log shows with a value."""
-    for name in names:
-        if inv.config.get(name) is not None:
-            return inv.config[name]
-    return None
 
 
 def tokens(inv: Invocation, rank: str | None = None) -> int | None:
@@ -111,3 +95,20 @@ def pattern_lines(inv: Invocation, names: Iterable[str], limit: int = 4) -> list
     wanted = set(names)
     found = [line for line in inv.lines if line.pattern in wanted]
     return [{"time": one.time, "rank": one.rank, "text": one.text} for one in found[:limit]]
+
+
+def weights_of(values: Mapping[str, Any]) -> int | None:
+    """Weights of a rank, printed or from the free figures around the load."""
+    return sglang_weights(values)
+
+
+def last_free(values: Mapping[str, Any]) -> tuple[str, int] | None:
+    """The last figure of free GPU memory that a rank printed, and the moment it is of."""
+    for name, moment in (
+        ("available_final_bytes", "once ready"),
+        ("avail_after_graph_bytes", "after the graphs"),
+        ("avail_after_pool_bytes", "after the pools"),
+    ):
+        if isinstance(values.get(name), int):
+            return moment, values[name]
+    return None

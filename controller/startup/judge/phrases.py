@@ -46,6 +46,8 @@ class _Words(string.Formatter):
             return "–"
         if name.endswith("_bytes") and isinstance(value, int | float):
             return gib(value)
+        if name == "shrunk_percent" and isinstance(value, int | float):
+            return f"{value:.0f} %"
         if name.endswith("_percent") and isinstance(value, int | float):
             return percent(value)
         if isinstance(value, int) and not isinstance(value, bool) and name not in _NAMES:

@@ -8,11 +8,15 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class RuleModel(BaseModel):
-    """One rule: the check's id, how grave it is, and its words (one form, or one a cause)."""
+    """One rule: the check's id, how grave it is, and its words (one form, or one a cause).
+
+    ``levels`` are severities of single causes.
+    """
 
     model_config = ConfigDict(extra="forbid", strict=True)
     id: str = Field(pattern=r"^[a-z][a-z-]*$")
     severity: Literal["info", "warn", "critical"]
+    levels: dict[str, Literal["info", "warn", "critical"]] = Field(default_factory=dict)
     say: str | dict[str, str]
     advice: str | dict[str, str] | None = None
 

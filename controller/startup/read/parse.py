@@ -10,6 +10,7 @@ from collections.abc import Iterable
 
 from fleetmem.controller.startup.fold.reduce import Reducer
 from fleetmem.controller.startup.model import Head, Line, Record, Startup
+from fleetmem.controller.startup.read.exceptions import SEEDS, Exceptions
 from fleetmem.controller.startup.read.frame import CUT, Frame, docker_lines
 from fleetmem.controller.startup.read.patterns import Pattern, Patterns, builtin
 from fleetmem.controller.startup.read.prefix import pieces, split_head
@@ -43,7 +44,8 @@ class Parser:
         for number, pattern in enumerate(chosen.all):
             for word in pattern.find:
                 self._words.setdefault(word, []).append(number)
-        self._sieve = Sieve(chosen.seeds)
+        self._sieve = Sieve((*chosen.seeds, *SEEDS))
+        self._exceptions = Exceptions()
         self._frame = Frame(self._block, self._whole_record, self._docker)
         self._reducer = Reducer()
         self._unmatched: list[str] = []
@@ -72,13 +74,12 @@ class Parser:
         )
 
     def _block(self, block: bytes) -> None:
-        for line in self._sieve.hits(block):
-            self._line(line[:MAX_LINE].decode("utf-8", "replace"), None)
+        self._hits(block, None)
 
     def _docker(self, block: bytes, view: bytes) -> None:
         for entry in self._sieve.hits(block, view):
             for line in docker_lines(entry):
-                self._line(line[:MAX_LINE].decode("utf-8", "replace"), None)
+                self._hits(line, None)
 
     def _whole_record(self, record: Record) -> None:
         known = Head(
@@ -92,8 +93,19 @@ class Parser:
             self._reducer.see(record.invocation, record.time)
         message = record.message
         raw = message.encode("utf-8", "replace") if isinstance(message, str) else message
-        for line in self._sieve.hits(raw.replace(b"\r", b"\n")):
+        self._hits(raw.replace(b"\r", b"\n"), known)
+
+    def _hits(self, block: bytes, known: Head | None) -> None:
+        """The lines of *block* that may say something; of exceptions also what follows them."""
+        at = 0
+        for line in self._sieve.hits(block):
             self._line(line[:MAX_LINE].decode("utf-8", "replace"), known)
+            if self._exceptions.concerns(line):
+                at = max(at, block.find(line, at))
+                after = block[at + len(line) : at + len(line) + 8192]
+                found = self._exceptions.take(line.removesuffix(CUT), after, known)
+                if found is not None:
+                    self._reducer.take_exception(*found)
 
     def _line(self, line: str, known: Head | None) -> None:
         cut = line.endswith(_CUT)

@@ -57,6 +57,14 @@ _RANKS = r"(?: [A-Z][A-Z_]{0,11}\d{1,5}){0,8}"
 _BRACKET = re.compile(
     rf"\[(?P<time>{_STAMP}|\d\d:\d\d:\d\d)(?P<ranks>{_RANKS})(?: [a-z_]{{1,20}})?\]:?\s?"
 )
+_PARALLEL = r"(?:ATTN_CP|MOE_DP|MOE_EP|PCP|DCP|DP|PP|TP|EP|CP|SP)"
+# A rank without a clock: "[TP0]", "[DP1 TP3]:", "(TP0)", "TP0:", torch's "[rank0]:".
+_BARE_RANK = re.compile(
+    rf"(?:\[(?P<square>{_PARALLEL}\d{{1,5}}(?:[ _,]{{1,2}}{_PARALLEL}\d{{1,5}}){{0,7}})\]:?"
+    rf"|\((?P<round>{_PARALLEL}\d{{1,5}}(?:[ _,]{{1,2}}{_PARALLEL}\d{{1,5}}){{0,7}})\):?"
+    rf"|(?P<plain>{_PARALLEL}\d{{1,5}}(?:[ _,]{{1,2}}{_PARALLEL}\d{{1,5}}){{0,7}}):"
+    r"|\[[Rr]ank ?(?P<number>\d{1,6})\]:?)\s?"
+)
 _TAG = re.compile(
     r"[(\[]?(?P<proc>[A-Za-z_][\w.:\-]{0,80})(?: rank=(?P<rank>\d{1,6}))?(?:,)?"
     r" pid=(?P<pid>\d{1,10})"
@@ -211,6 +219,16 @@ def _logger(text: str, at: int, open_: _Open) -> int:
         open_.own = True
         if found["ranks"]:
             open_.rank = found["ranks"].strip()
+        return found.end()
+    found = _BARE_RANK.match(text, at)
+    if found:
+        if open_.rank is None:
+            words = found["square"] or found["round"] or found["plain"]
+            open_.rank = (
+                f"rank{int(found['number'])}"
+                if words is None
+                else " ".join(re.split(r"[ _,]+(?=[A-Z])", words))
+            )
         return found.end()
     found = _VLLM.match(text, at)
     if found:
