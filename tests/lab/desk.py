@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -19,6 +20,12 @@ from tests.lab.reclaim_stage import Answer
 
 PROGRAM = Path(sys.executable).parent / "fleetmem"
 OUTCOMES = ("ok", "partial", "failed", "unreachable", "timed_out", "not_attempted", "unknown")
+
+
+def unbroken(text: str) -> str:
+    """A screen whose long commands, broken with a backslash, are one line again, as a shell that
+    they are pasted into reads them."""
+    return re.sub(r" \\\n +", " ", text)
 
 
 @dataclass(frozen=True)

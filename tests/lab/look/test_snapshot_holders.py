@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.lab import api
-from tests.lab.desk import Desk
+from tests.lab.desk import Desk, unbroken
 
 pytestmark = pytest.mark.lab
 
@@ -33,7 +33,7 @@ def test_a_snapshot_names_who_has_each_gpu(lab: api.Lab, tmp_path: Path) -> None
                for line in lines if line)  # fmt: skip
     assert any(line.startswith("! held-by-no-process  48.8 GiB") for line in lines)
     assert lines[-1] == f"  next   fleetmem reclaim -i {lab.inventory} -H gh200-02 --dry-run"
-    lines = desk.run("snapshot", "-H", "gh200-*").out.splitlines()
+    lines = unbroken(desk.run("snapshot", "-H", "gh200-*").out).splitlines()
     assert [line.split(maxsplit=3) for line in lines if line.startswith("gh200-0")] == [
         ["gh200-01", "0", "89.8", "VLLM::Worker_TP0 · launcher dead"],
         ["gh200-02", "1", "48.8", f"no process here has pid {dead}"],

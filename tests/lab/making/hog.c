@@ -257,29 +257,14 @@ static void need_gpu(void)
     fclose(file);
 }
 
-/* A charge that no NVML here can tell would be a lab that answers wrongly. Asked in a child:
- * the holder shall not have the library mapped. */
+/* A charge that no NVML here can tell would be a lab that answers wrongly. Unloaded again: the
+ * holder shall not have the library mapped. No child is forked for it, since pids are counted. */
 static void need_nvml(void)
 {
-    int ends[2], status;
-    char said[512] = "";
-    if (pipe2(ends, O_CLOEXEC))
-        die("no pipe");
-    int child = fork();
-    if (child == 0) {
-        void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
-        const char *why = library && dlsym(library, "nvmlInit_v2") ? NULL : dlerror();
-        if (why)
-            dprintf(ends[1], "%s", why);
-        _exit(why ? 1 : 0);
-    }
-    close(ends[1]);
-    if (child < 0 || waitpid(child, &status, 0) != child || status != 0) {
-        if (read(ends[0], said, sizeof said - 1) < 0)
-            said[0] = '\0';
-        die("NVML cannot be loaded here: %s", said);
-    }
-    close(ends[0]);
+    void *library = dlopen("libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
+    if (!library || !dlsym(library, "nvmlInit_v2"))
+        die("NVML cannot be loaded here: %s", dlerror());
+    dlclose(library);
 }
 
 /* The file's lock lives as long as the driver's file would: over fork, not over exec. */

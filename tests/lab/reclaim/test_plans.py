@@ -14,7 +14,7 @@ import pytest
 from fleetmem.controller.reclaim import plan_file
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from tests.lab import api
-from tests.lab.desk import Desk, inside, inventory
+from tests.lab.desk import Desk, inside, inventory, unbroken
 from tests.lab.fixtures import wait_until
 from tests.lab.inside.asking import kill
 
@@ -207,7 +207,7 @@ def test_nobody_to_ask(place: Place) -> None:
     said = place.here.run("reclaim", "-H", host, "-o", "json")
     assert said.code == 6
     assert place.lives(host, held[host])
-    (line,) = [line for line in said.err.splitlines() if "--apply" in line]
+    (line,) = [line for line in unbroken(said.err).splitlines() if "--apply" in line]
     words = line.partition("fleetmem ")[2].split()
     assert words[1:3] == ["-i", str(place.here.inventory)]  # whole, to be copied
     done = place.here.run(*words, "-o", "json")
