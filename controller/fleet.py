@@ -34,6 +34,15 @@ def _silent(_event: Event) -> None:
     """Nobody watches."""
 
 
+def _locate(host: Host) -> tuple[str, int]:
+    """Where SSH would go for *host*, ``~/.ssh/config`` included."""
+    from fleetmem.controller.contact.transport import ConnectSettings
+    from fleetmem.controller.contact.transport.ssh.route import find_route
+
+    route = find_route(host, ConnectSettings(), {})
+    return route.host, route.port
+
+
 async def approve_all(_entries: Sequence[HostEntry]) -> bool:
     """Agree to every plan: for callers that ask nobody."""
     return True
@@ -66,7 +75,7 @@ class Fleet:
 
         settings = settings or FleetSettings()
         found = load(None if inventory is None else str(inventory))
-        named = resolve(hosts, found, exclude or "", settings.run_lookup)
+        named = resolve(hosts, found, exclude or "", settings.run_lookup, _locate)
         return cls(named, settings, found.warnings)
 
     @property

@@ -2,8 +2,9 @@
 
 Terms joined by commas: node sets ``gh200-[01-16]``, globs ``gh200-*``, ``@group``, ``@all``,
 ``@file:PATH``, ``@run:ID:OUTCOME``, ``user@host:port``. Plain terms are joined, then ``&term``
-keeps only what it names too, then ``!term`` and the exclusion take away; the order of the terms
-does not matter. Every term must match something: a misspelt exclusion would spare nobody.
+keeps only what it names too, then ``!term`` and the exclusion take away, by machine and not by
+name; the order of the terms does not matter. Every term must match something: a misspelt
+exclusion would spare nobody.
 """
 
 from __future__ import annotations
@@ -17,10 +18,13 @@ from fleetmem.controller.errors import InventoryInvalid, NoHostsMatch, RangeTooL
 from fleetmem.controller.hosts.address import Target, is_ipv6, parse_target
 from fleetmem.controller.hosts.host import Host, Inventory
 from fleetmem.controller.hosts.nodeset import MAX_HOSTS, expand, short, split
+from fleetmem.controller.hosts.same_host import Atlas, resolved, written
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from fleetmem.controller.hosts.same_host import Locate, Lookup
 
     RunLookup = Callable[[str, str], Iterable[str]]
 
@@ -32,6 +36,8 @@ _LOCAL = "localhost"
 class _Known:
     inventory: Inventory
     run_lookup: RunLookup | None
+    locate: Locate
+    lookup: Lookup
 
 
 def resolve(
@@ -39,14 +45,18 @@ def resolve(
     inventory: Inventory,
     exclude: str = "",
     run_lookup: RunLookup | None = None,
+    locate: Locate = written,
+    lookup: Lookup = resolved,
 ) -> tuple[Host, ...]:
     """The hosts that *expression* names and *exclude* does not, in the order of the terms.
 
-    *run_lookup* gives the host names of (run id, outcome), outcome ``""`` meaning all.
+    *run_lookup* gives the host names of (run id, outcome), outcome ``""`` meaning all. *locate*
+    gives address and port of a host, *lookup* the addresses of a name: an excluded host is spared
+    whatever *expression* calls it (see :mod:`fleetmem.controller.hosts.same_host`).
     NoHostsMatch where a term or the whole matches nothing, RangeTooLarge over 100 000 hosts,
     UsageError for what cannot be read.
     """
-    known = _Known(inventory, run_lookup)
+    known = _Known(inventory, run_lookup, locate, lookup)
     chosen: dict[str, Host] = {}
     kept: list[dict[str, Host]] = []
     dropped: dict[str, Host] = {}
@@ -72,10 +82,9 @@ def resolve(
             strangers.update(named)  # a list may well name others, too
     for others in kept:
         chosen = {name: host for name, host in chosen.items() if name in others}
-    spared: set[str] = set()
-    for host in dropped.values():
-        spared.update(_matches(host, chosen, inventory, host.name in strangers))
-    chosen = {name: host for name, host in chosen.items() if name not in spared}
+    if dropped:
+        spared = _spared(dropped.values(), chosen, strangers, known)
+        chosen = {name: host for name, host in chosen.items() if name not in spared}
     if not chosen:
         after = " after -x" if exclude else ""
         raise NoHostsMatch(f'"{short(expression)}" leaves no host{after}')
@@ -84,27 +93,41 @@ def resolve(
     return tuple(chosen.values())
 
 
-def _matches(
-    spared: Host, chosen: dict[str, Host], inventory: Inventory, may_miss: bool
-) -> list[str]:
-    """The chosen names that *spared* means: its own, or for a host that is not listed all
-    with its address, and its user and port where it has them. NoHostsMatch for none."""
-    if spared.name in inventory.hosts or spared.name in chosen:
-        return [spared.name]
-    target = parse_target(spared.name)
-    same = [
-        name
-        for name, host in chosen.items()
-        if host.address == spared.address
-        and target.user in (None, host.user)
-        and target.port in (None, host.port)
-    ]
-    if not same and not may_miss:
-        raise NoHostsMatch(
-            f'"{short(spared.name)}" is to be spared, but is not among the hosts',
-            _near(spared.name, inventory, chosen),
-        )
-    return same
+def _spared(
+    dropped: Iterable[Host], chosen: dict[str, Host], strangers: set[str], known: _Known
+) -> set[str]:
+    """The chosen names that *dropped* hosts mean, by any of their names and addresses.
+
+    NoHostsMatch for one that is not among the chosen, unless it is one of *strangers* or the
+    inventory has it; and where nobody can say whether it is.
+    """
+    atlas = Atlas(frozenset(known.inventory.hosts), known.locate, known.lookup)
+    there: dict[str, list[Host]] = {}
+    for host in chosen.values():
+        there.setdefault(atlas.place(host).address, []).append(host)
+    typed = [host for host in chosen.values() if not atlas.is_listed(host)]
+    spared: set[str] = set()
+    for host in dropped:
+        near = [*there.get(atlas.place(host).address, ()), *typed]
+        if host.name in chosen:
+            near.append(chosen[host.name])
+        answers = {one.name: atlas.same(host, one) for one in near}
+        same = {name for name, answer in answers.items() if answer}
+        unknown = [name for name, answer in answers.items() if answer is None]
+        if not same and unknown:
+            raise NoHostsMatch(
+                f'"{short(host.name)}" is to be spared, and it cannot be looked up whether '
+                f'"{short(unknown[0])}" is the same host',
+                "name hosts as the inventory does, in -H and in -x",
+            )
+        listed = host.name in known.inventory.hosts or host.name in strangers
+        if not same and not listed:
+            raise NoHostsMatch(
+                f'"{short(host.name)}" is to be spared, but is not among the hosts',
+                _near(host.name, known.inventory, chosen),
+            )
+        spared |= same
+    return spared
 
 
 def _named(term: str, known: _Known, spared: bool = False) -> dict[str, Host]:

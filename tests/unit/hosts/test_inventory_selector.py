@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fleetmem import Fleet
 from fleetmem.controller.errors import FleetError, UsageError
 from fleetmem.controller.hosts import inventory, selector
 from fleetmem.controller.hosts.address import Target, parse_target
@@ -159,10 +160,117 @@ def test_localhost_is_the_local_transport_unless_listed() -> None:
     assert one("localhost", listed) == Host("localhost", "localhost", 9)
 
 
-def test_an_exclusion_by_address_does_not_take_aliases_away() -> None:
-    fleet = inventory.parse("hosts: {'a[1-2]': {address: 127.0.0.1}}", "i.yaml")
-    assert named("@all", "a1", fleet) == "a2"
-    assert named("@all,root@127.0.0.1:5", "root@127.0.0.1:5", fleet) == "a1 a2"
+def test_two_names_of_one_machine_are_spared_together() -> None:
+    fleet = inventory.parse("hosts: {'a[1-2]': {address: 10.0.0.1}, b: {}}", "i.yaml")
+    assert named("@all", "a1", fleet) == "b"
+    assert named("@all,root@10.0.0.1:5", "root@10.0.0.1:5", fleet) == "a1 a2 b"
+    assert named("@all,root@10.0.0.1:5", "10.0.0.1", fleet) == "b"
+
+
+ALIASES = inventory.parse(
+    """
+defaults: {user: root}
+groups:
+  rack: {hosts: "gh200-0[1-3]"}
+hosts:
+  gh200-01: {address: 10.0.0.7}
+  gh200-02: {address: "fd00::2", port: 2222}
+  gh200-03: {}
+  pod: {transport: command, command: [run, "{command}"]}
+""",
+    "/x/i.yaml",
+)
+NAMES = {"gh200-03": ["10.0.0.3", "fd00::3"], "gh200-03.example": ["10.0.0.3"]}
+CONFIG = {"seven": ("10.0.0.7", 22), "two": ("FD00::2", 2222)}
+
+
+def spared(expression: str, exclude: str, fleet: Inventory = ALIASES) -> str:
+    """The names that stay, with a DNS and an ssh_config of the test's own."""
+    hosts = selector.resolve(
+        expression,
+        fleet,
+        exclude,
+        lambda run, outcome: ["gh200-01", "root@10.0.0.8"],
+        lambda host: CONFIG.get(host.address, (host.address, host.port or 22)),
+        lambda name: frozenset(NAMES.get(name, ())),
+    )
+    return " ".join(host.name for host in hosts)
+
+
+@pytest.mark.parametrize(
+    ("expression", "exclude"),
+    [
+        ("root@10.0.0.7:22", "gh200-01"),
+        ("ops@10.0.0.7", "gh200-01"),
+        ("10.0.0.7:22", "gh200-01"),
+        ("root@seven", "gh200-01"),
+        ("root@[::ffff:10.0.0.7]", "gh200-01"),
+        ("root@10.0.0.7", "@rack"),
+        ("root@10.0.0.7", "gh200-0*"),
+        ("root@10.0.0.7", "@run:x"),
+        ("root@[fd00:0::2]", "gh200-02"),
+        ("root@[fd00::2]:2222", "gh200-02"),
+        ("root@two", "gh200-02"),
+        ("ops@10.0.0.3", "gh200-03"),
+        ("ops@[fd00::3]", "gh200-03"),
+        ("ops@gh200-03.example", "gh200-03"),
+        ("ops@GH200-03.", "gh200-03"),
+        ("gh200-01", "root@10.0.0.7:22"),
+        ("gh200-01", "ops@seven"),
+        ("root@10.0.0.7", "ops@10.0.0.7"),
+        ("root@localhost", "localhost"),
+        ("root@127.0.0.1:2200", "localhost"),
+    ],
+)
+@pytest.mark.parametrize("form", ["exclude", "drop", "alone"])
+def test_an_excluded_host_is_spared_whatever_it_is_called(
+    expression: str, exclude: str, form: str
+) -> None:
+    terms = f"root@10.9.9.9,{expression}"
+    if form == "exclude":
+        assert spared(terms, exclude) == "root@10.9.9.9"
+    elif form == "drop":
+        assert spared(f"!{exclude},{terms}", "") == "root@10.9.9.9"
+    else:
+        with pytest.raises(FleetError, match="leaves no host"):
+            spared(expression, exclude)
+
+
+@pytest.mark.parametrize(
+    ("expression", "exclude", "left"),
+    [
+        ("root@[fd00::2]:2200", "gh200-02", "root@[fd00::2]:2200"),
+        ("root@10.0.0.8", "gh200-01", "root@10.0.0.8"),
+        ("gh200-0[1-2]", "gh200-02", "gh200-01"),
+        ("box1,box2", "box1", "box2"),
+        ("root@10.0.0.7:1,root@10.0.0.7:2", "root@10.0.0.7:1", "root@10.0.0.7:2"),
+        ("pod,gh200-01", "gh200-01", "pod"),
+    ],
+)
+def test_another_host_is_not_spared(expression: str, exclude: str, left: str) -> None:
+    fleet = NONE if "box" in expression else ALIASES
+    assert spared(expression, exclude, fleet) == left
+
+
+def test_what_cannot_be_looked_up_is_not_taken_for_another_host() -> None:
+    """gh200-09 may well be 10.0.0.9: nobody knows, so nothing is done to it."""
+    fleet = inventory.parse("hosts: {gh200-09: {}}", "i.yaml")
+    for exclude in ("gh200-09", "@all"):
+        with pytest.raises(FleetError, match="cannot be looked up whether") as caught:
+            spared("root@10.0.0.9", exclude, fleet)
+        assert caught.value.exit_code == 2
+
+
+def test_the_fleet_reads_the_person_s_ssh_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / ".ssh").mkdir()
+    (tmp_path / ".ssh" / "config").write_text("Host seven\n  HostName 10.0.0.7\n  Port 2201\n")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    path = tmp_path / "i.yaml"
+    path.write_text("hosts: {seven: {}, eight: {address: 10.0.0.8}}")
+    left = Fleet.load(str(path), "root@10.0.0.7:2201,root@10.0.0.8", "seven").hosts
+    assert [host.name for host in left] == ["root@10.0.0.8"]
 
 
 def test_names_read_back_as_selectors() -> None:
