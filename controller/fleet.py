@@ -48,6 +48,11 @@ async def approve_all(_entries: Sequence[HostEntry]) -> bool:
     return True
 
 
+async def approve_none(_entries: Sequence[HostEntry]) -> bool:
+    """Agree to no plan: it is made and nothing is changed."""
+    return False
+
+
 class Fleet:
     """Hosts that a selector named, in its order."""
 
@@ -107,17 +112,21 @@ class Fleet:
     async def reclaim(
         self,
         options: ReclaimOptions,
-        approve: Approve = approve_all,
+        approve: Approve | None = None,
         on_event: OnEvent = _silent,
         stored: Mapping[str, Plan] | None = None,
     ) -> Envelope:
         """Plan on all hosts, ask *approve* once, apply, verify.
 
+        Without *approve* the plans are made and nothing is changed, unless ``options.yes`` says
+        that they may be applied unseen.
         With *stored* plans (see :mod:`fleetmem.controller.reclaim.plan_file`) those are applied
         instead of new ones, each refused where it is stale. A dry run never asks and changes
         nothing. Cancelling the task keeps what is finished: the envelope then says which hosts
         were not attempted and which are unknown.
         """
+        if approve is None:
+            approve = approve_all if options.yes else approve_none
         if options.cache is not None:
             from fleetmem.controller.reclaim.cache.run import CacheRun
 
@@ -179,7 +188,7 @@ class SyncFleet:
     def reclaim(
         self,
         options: ReclaimOptions,
-        approve: Approve = approve_all,
+        approve: Approve | None = None,
         on_event: OnEvent = _silent,
     ) -> Envelope:
         """See :meth:`Fleet.reclaim`."""

@@ -40,10 +40,21 @@ async def confirm(what: str, hosts: int) -> bool:
 
 
 async def confirm_text(text: str, hosts: int) -> bool:
-    """Write *text* and wait for a line that agrees."""
+    """Write *text* and wait for a line that agrees; what was typed before is no answer to it."""
+    forget_typed(sys.stdin.fileno())
     sys.stderr.write(text)
     sys.stderr.flush()
     return agreed(await _line(sys.stdin.fileno()), hosts)
+
+
+def forget_typed(descriptor: int) -> None:
+    """Drop what was typed at the terminal *descriptor* and not read yet, half lines too."""
+    import termios
+
+    try:
+        termios.tcflush(descriptor, termios.TCIFLUSH)
+    except termios.error:  # not a terminal, or one that has gone: reading will tell
+        pass
 
 
 async def _line(descriptor: int) -> str:

@@ -61,8 +61,13 @@ def wait_beats(pulse: Path, count: int) -> None:
     until(lambda: pulse.stat().st_size >= heard + count)
 
 
-def at_terminal(tmp_path: Path, hosts: int, answer: bytes | signal.Signals) -> tuple[int, str]:
-    """Run ``reclaim`` at a terminal; its question is answered some beats of its loop later."""
+def at_terminal(
+    tmp_path: Path, hosts: int, answer: bytes | signal.Signals, early: bytes = b""
+) -> tuple[int, str]:
+    """Run ``reclaim`` at a terminal; its question is answered some beats of its loop later.
+
+    *early* is typed before the program has shown anything.
+    """
     pulse = tmp_path / "beats"
     pulse.touch()
     master, slave = pty.openpty()
@@ -85,6 +90,7 @@ def at_terminal(tmp_path: Path, hosts: int, answer: bytes | signal.Signals) -> t
         start_new_session=True,
     )
     os.close(slave)
+    os.write(master, early)
     seen = b""
     asked = False
     deadline = time.monotonic() + 60
@@ -123,6 +129,18 @@ def test_the_question_is_asked(tmp_path: Path, hosts: int, answer: bytes, code: 
     assert seen.count("PLAN") == 1
     assert seen.index("PLAN") < seen.index("Stop these")
     assert ("reclaimed" in seen.split("Stop these")[1]) == (code == 0)
+
+
+@pytest.mark.parametrize(
+    ("hosts", "early"), [(1, b"y\n"), (1, b"y\ny\nyes\n"), (3, b"3\n"), (1, b"y")]
+)
+def test_what_was_typed_before_the_question_is_no_consent(
+    tmp_path: Path, hosts: int, early: bytes
+) -> None:
+    """A line typed ahead cannot be about a plan that nobody had seen; nor half a line."""
+    status, seen = at_terminal(tmp_path, hosts, b"\n", early)
+    assert status == 6, seen
+    assert "reclaimed" not in seen.split("Stop these")[1]
 
 
 def test_the_event_loop_goes_on_while_a_person_thinks(tmp_path: Path) -> None:
