@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from ipaddress import ip_address
 
-from fleetmem.controller.hosts.inventory import Host
+from fleetmem.controller.hosts.host import Host
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

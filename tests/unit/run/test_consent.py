@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fleetmem import Fleet, FleetSettings, ReclaimOptions
-from fleetmem.controller.hosts.inventory import Host
+from fleetmem.controller.hosts.host import Host
 
 
 class Asked:
