@@ -80,7 +80,7 @@ def command(
             options = AuditOptions(wanted, engine_name, lines, unmatched)
             envelope, status = _online(common, screen, playbooks, options, reach)
         if STARTUP not in playbooks:
-            screen.lines(folded_lines(envelope, len(others), common.reach))
+            screen.lines(folded_lines(envelope, len(others), common.reach, screen.width))
         else:
             screen.lines(
                 audit_lines(
@@ -92,6 +92,7 @@ def command(
                     every=wanted.invocation == "all",
                     seconds=time.monotonic() - begin,
                     reach=reach,
+                    width=screen.width,
                 )
             )
         if common.output == "csv":

@@ -31,7 +31,7 @@ def command(common: Common, first: str, second: str) -> int:
             envelope = diff(history, first, second)
         finally:
             history.close()
-        screen.lines(diff_lines(envelope, first, second))
+        screen.lines(diff_lines(envelope, first, second, screen.width))
         screen.rows(envelope, _rows(envelope))
         screen.close()
     finally:

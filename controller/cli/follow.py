@@ -35,7 +35,7 @@ def follow(
             live.note(f"{event['host']}: {event['text']}")
 
     envelope, status = engine.answered(lambda: fleet.follow_start(options, on_event), live, common)
-    screen.lines(follow_lines(envelope, bool(look.files)))
+    screen.lines(follow_lines(envelope, bool(look.files), screen.width))
     if screen.picture:
         screen.drawn(snapshot_svg(envelope))
     screen.rows(envelope, table_rows(envelope))

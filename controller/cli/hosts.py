@@ -39,7 +39,7 @@ def _resolve(fleet: Any, screen: Screen) -> int:
     names = [host.name for host in fleet.hosts]
     rows = [_resolved(host) for host in fleet.hosts]
     envelope = finish(new_envelope(new_run("hosts"), names, rows), 0)
-    screen.lines(resolved_lines(envelope))
+    screen.lines(resolved_lines(envelope, screen.width))
     screen.rows(
         envelope,
         [
@@ -71,6 +71,6 @@ def _resolved(host: Any) -> HostEntry:
 def _check(fleet: Any, common: Common, screen: Screen) -> int:
     live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
     envelope, status = engine.answered(lambda: fleet.check(live.on_event), live, common)
-    screen.lines(checked_lines(envelope))
+    screen.lines(checked_lines(envelope, screen.width))
     screen.data(envelope)
     return status

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import click
@@ -11,6 +13,7 @@ from fleetmem.controller.answer.envelope import Envelope, finish, new_envelope, 
 from fleetmem.controller.cli.kit.flags import Command, Common, common
 from fleetmem.controller.cli.kit.screen import Screen
 from fleetmem.controller.errors import EXIT_USAGE
+from fleetmem.controller.render.kit.line import Line
 from fleetmem.controller.render.playbooks import checked_lines, listed_lines, shown_lines
 from fleetmem.controller.rules import playbook as books
 from fleetmem.controller.rules.playbook_files import loaded_files, problems_of
@@ -37,7 +40,7 @@ def list_playbooks(common: Common) -> int:
         }
         for one in found
     ]
-    return _answer(common, "playbooks list", listed_lines(found), rows)
+    return _answer(common, "playbooks list", partial(listed_lines, found), rows)
 
 
 @command.command("show", cls=Command, help="One playbook: what it reads and what its rules say.")
@@ -49,14 +52,14 @@ def show_playbook(common: Common, name: str) -> int:
     if os.path.basename(path) == f"{books.LOGS}.yaml":
         with open(path, encoding="utf-8") as file:
             text = file.read()
-        lines = [((line, ""),) for line in text.splitlines()]
-        return _answer(common, "playbooks show", lines, [{"name": name, "text": text}])
+        lines: list[Line] = [((line, ""),) for line in text.splitlines()]
+        return _answer(common, "playbooks show", lambda _: lines, [{"name": name, "text": text}])
     found = books.load(name)
     rows = [
         {"rule": rule.name, "severity": rule.severity, "each": rule.each, "say": rule.say}
         for rule in found.rules
     ]
-    return _answer(common, "playbooks show", shown_lines(found), rows)
+    return _answer(common, "playbooks show", partial(shown_lines, found), rows)
 
 
 @command.command(
@@ -84,17 +87,21 @@ def check_playbooks(common: Common, files: tuple[str, ...]) -> int:
         for one in problems
     ]
     status = EXIT_USAGE if rows else 0
-    return _answer(common, "playbooks check", checked_lines(found), rows, status)
+    return _answer(common, "playbooks check", partial(checked_lines, found), rows, status)
 
 
 def _answer(
-    common: Common, name: str, lines: Any, rows: list[dict[str, Any]], status: int = 0
+    common: Common,
+    name: str,
+    lines: Callable[[int], list[Line]],
+    rows: list[dict[str, Any]],
+    status: int = 0,
 ) -> int:
     screen = Screen(common)
     try:
         envelope: Envelope = finish(new_envelope(new_run(name), [], []), status)
         envelope["playbooks"] = rows
-        screen.lines(lines)
+        screen.lines(lines(screen.width))
         screen.rows(envelope, rows)
         screen.close()
     finally:

@@ -85,15 +85,15 @@ def reclaim_cache(fleet: Any, options: ReclaimOptions, common: Common, screen: S
     if not screen.table:
         screen.data(envelope)
         return status
-    lines = [] if shown else cache_plan_lines(envelope["hosts"])
-    result = cache_result_lines(envelope["hosts"])
+    lines = [] if shown else cache_plan_lines(envelope["hosts"], screen.width)
+    result = cache_result_lines(envelope["hosts"], screen.width)
     screen.lines([*lines, (), *result] if lines or shown else result)
     return status
 
 
 async def _approve(entries: Sequence[HostEntry], options: ReclaimOptions, screen: Screen) -> bool:
     """Show the plan and find out whether it may be applied."""
-    lines = cache_plan_lines(entries)
+    lines = cache_plan_lines(entries, screen.width)
     asking = not options.yes and ask.can_ask()
     screen.lines(lines)
     if (asking and not screen.watched) or not (options.yes or screen.on_stdout):

@@ -47,6 +47,6 @@ def _run(fleet: Any, playbook: str, common: Common, screen: Screen) -> int:
     envelope, status = engine.answered(
         lambda: fleet.run_playbooks([playbook], live.on_event, "run"), live, common
     )
-    screen.lines(folded_lines(envelope, 1, common.reach))
+    screen.lines(folded_lines(envelope, 1, common.reach, screen.width))
     screen.data(envelope)
     return status

@@ -31,7 +31,7 @@ def list_runs(common: Common, limit: int) -> int:
         history.close()
         envelope = new_envelope(new_run("runs list"), [], [])
         envelope["runs"] = runs_data(rows)
-        screen.lines(run_rows(rows))
+        screen.lines(run_rows(rows, screen.width))
         screen.rows(finish(envelope, 0), envelope["runs"])
         screen.close()
     finally:
@@ -52,7 +52,7 @@ def show_run(common: Common, run: str) -> int:
         if screen.picture:
             screen.drawn(_picture(envelope))
         else:
-            screen.lines(recorded_lines(envelope))
+            screen.lines(recorded_lines(envelope, screen.width))
             screen.data(envelope)
         screen.close()
     finally:

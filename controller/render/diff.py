@@ -2,59 +2,56 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from fleetmem.controller.answer.envelope import Envelope, HostEntry
 from fleetmem.controller.answer.fold import fold_hosts, template
 from fleetmem.controller.memory.parts import Change
 from fleetmem.controller.render.kit.findings import finding_lines
-from fleetmem.controller.render.kit.line import WIDTH, Line, cells, left, right, wrap
+from fleetmem.controller.render.kit.line import WIDTH, Line, block
 from fleetmem.controller.render.kit.next_steps import finding_steps
+from fleetmem.controller.render.kit.signs import OUTCOMES
+from fleetmem.controller.render.kit.table import Column, Row, hosts_column, table_lines
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import GIB, NONE, count, span
 
-_HOSTS = 18
-_OWNER = 25
-_BACKING = 12
-_FIGURE = 12
 _MAX = 24
 
+Folded = tuple[list[str], list[Change]]
 
-def diff_lines(envelope: Envelope, first: str, second: str) -> list[Line]:
+
+def diff_lines(envelope: Envelope, first: str, second: str, width: int = WIDTH) -> list[Line]:
     """The screen; *first* and *second* are what was asked for."""
     entries = [entry for entry in envelope["hosts"] if "diff" in entry]
     title = f"{safe(first)} → {safe(second)} · {count(len(entries), 'host')} in both · GiB"
-    lines: list[Line] = [((piece, "bold"),) for piece in wrap(title, WIDTH)]
+    lines = block(title, width, "bold")
     again = [entry["host"] for entry in entries if entry["diff"]["same_boot"] is False]
     if again:
-        lines.append(((f"started again in between: {safe(fold_hosts(again))}", "warn"),))
-    several = len(envelope["hosts"]) > 1
-    rows = _folded(entries)
-    if rows:
-        head = (left("HOSTS", _HOSTS) if several else "") + left("WHERE", 9)
-        head += left("BACKING", _BACKING) + left("OWNER", _OWNER + (0 if several else _HOSTS))
-        head += "".join(right(name, _FIGURE) for name in ("BEFORE", "NOW", "CHANGE"))
-        lines += [(), ((head, "dim"),)]
-    for hosts, changes in rows[:_MAX]:
-        lines += _row(hosts if several else None, changes)
-    if len(rows) > _MAX:
-        lines.append(((f"… {len(rows) - _MAX} more; -o json lists all", "dim"),))
+        lines += block(f"rebooted in between: {safe(fold_hosts(again))}", width, "warn")
+    folded = _folded(entries)
+    if folded:
+        lines += [(), *_table(folded[:_MAX], len(envelope["hosts"]) > 1, width)]
+    if len(folded) > _MAX:
+        lines.append(((f"… {len(folded) - _MAX} more; -o json lists all", "dim"),))
     still = [entry["host"] for entry in entries if not entry["diff"]["rows"]]
     if still:
-        lines.append(((f"· {safe(fold_hosts(still))}: nothing changed by 1 MiB or more", "dim"),))
+        text = f"{safe(fold_hosts(still))}: nothing changed by 1 MiB or more"
+        lines += block(text, width, "dim", first="· ")
     for entry in envelope["hosts"]:
         if entry["error"] is not None:
-            text = f"– {safe(entry['host'])}: {entry['error']['message']}"
-            lines.append(((text, "dim"),))
+            glyph, style = OUTCOMES[entry["outcome"]]
+            text = f"{safe(entry['host'])}: {safe(entry['error']['message'])}"
+            lines += block(text, width, style, first=f"{glyph} ")
     if envelope["findings"]:
-        lines += [(), *finding_lines(envelope["findings"])]
-        lines += finding_steps(envelope["findings"])
+        lines += [(), *finding_lines(envelope["findings"], width)]
+        lines += finding_steps(envelope["findings"], width)
     return lines
 
 
-def _folded(entries: Sequence[HostEntry]) -> list[tuple[list[str], list[Change]]]:
+def _folded(entries: Sequence[HostEntry]) -> list[Folded]:
     """Changes of the same thing in the same direction, over all hosts; the largest first."""
-    groups: dict[tuple[object, ...], tuple[list[str], list[Change]]] = {}
+    groups: dict[tuple[object, ...], Folded] = {}
     for entry in entries:
         for row in entry["diff"]["rows"]:
             change = row["change_bytes"]
@@ -69,27 +66,39 @@ def _folded(entries: Sequence[HostEntry]) -> list[tuple[list[str], list[Change]]
     )
 
 
-def _row(hosts: Sequence[str] | None, rows: Sequence[Change]) -> list[Line]:
+def _table(folded: Sequence[Folded], several: bool, width: int) -> list[Line]:
+    """Rows that differ in lifetime only show it at any width."""
+    alike = Counter((tuple(hosts), *_named(rows)) for hosts, rows in folded)
+    columns = [
+        *([hosts_column(width)] if several else []),
+        Column("WHERE"),
+        Column("BACKING"),
+        Column("OWNER", least=14),
+        Column("LIFETIME", drop=0 if max(alike.values()) > 1 else 1),
+        Column("BEFORE", right=True),
+        Column("NOW", right=True),
+        Column("CHANGE", right=True),
+    ]
+    return table_lines(columns, [_row(hosts, rows, several) for hosts, rows in folded], width)
+
+
+def _named(rows: Sequence[Change]) -> tuple[str, str, str]:
     one = rows[0]
-    name = (
-        one["owner"] if len({row["owner"] for row in rows}) == 1 else template(one["owner"] or "")
-    )
-    wide = _OWNER + (_HOSTS if hosts is None else 0)
-    text = left(one["place"], 9) + left(one["backing"], _BACKING) + left(safe(name or NONE), wide)
-    figures = [
+    same = len({row["owner"] for row in rows}) == 1
+    name = one["owner"] if same else template(one["owner"] or "")
+    return safe(one["place"]), safe(one["backing"]), safe(name or NONE)
+
+
+def _row(hosts: Sequence[str], rows: Sequence[Change], several: bool) -> Row:
+    style = _style(rows[0])
+    figures = (
         _range([row["before_bytes"] for row in rows]),
         _range([row["after_bytes"] for row in rows]),
         _range([row["change_bytes"] for row in rows], sign=True),
-    ]
-    numbers = "".join(right(figure, _FIGURE) for figure in figures)
-    style = _style(one)
-    tail: Line = ((text, ""), (numbers, style))
-    if hosts is None:
-        return [tail]
-    folded = safe(fold_hosts(hosts))
-    if cells(folded) < _HOSTS:
-        return [((left(folded, _HOSTS), ""), *tail)]
-    return [*(((piece, ""),) for piece in wrap(folded, WIDTH)), ((" " * _HOSTS, ""), *tail)]
+    )
+    where = [safe(fold_hosts(hosts))] if several else []
+    named = [*_named(rows), safe(rows[0]["lifetime"] or NONE)]
+    return Row([*where, *named, *(((figure, style),) for figure in figures)])
 
 
 def _style(row: Change) -> str:
@@ -110,4 +119,6 @@ def _range(sizes: Sequence[int | None], sign: bool = False) -> str:
         places = 3  # else a change of 1 MiB would be shown as none
     form = f"{{:{'+' if sign else ''}.{places}f}}"
     low, high = (form.format(end / GIB) for end in ends)
-    return low if low == high else f"{low}…{high}"
+    if low == high:
+        return low
+    return f"{low} to {high}" if sign else f"{low}-{high}"

@@ -10,52 +10,47 @@ from fleetmem.controller.answer.step import folded
 from fleetmem.controller.memory.parts import PhaseMark, PhaseTaken
 from fleetmem.controller.render.diff import diff_lines
 from fleetmem.controller.render.kit.findings import finding_lines
-from fleetmem.controller.render.kit.line import WIDTH, Line, left, right, wrap
+from fleetmem.controller.render.kit.line import WIDTH, Line, block
 from fleetmem.controller.render.kit.next_steps import next_lines
+from fleetmem.controller.render.kit.signs import OUTCOMES
+from fleetmem.controller.render.kit.table import Column, Row, hosts_column, table_lines
 from fleetmem.controller.render.snapshot.snapshot import look_lines
 from fleetmem.controller.startup.read.prefix import pieces, split_head
 from fleetmem.controller.text.safe import safe
 
 ORDER = ("before-load", "after-load", "after-init", "failed")
-_HOSTS = 18
-_PHASE = 13
-_RUN = 10
-_AT = 14
-_DELAY = 9
 
 
-def follow_lines(envelope: Envelope, asked: bool = False) -> list[Line]:
+def follow_lines(envelope: Envelope, asked: bool = False, width: int = WIDTH) -> list[Line]:
     """The whole screen; *asked*: files were named."""
     quiet: Envelope = {**envelope, "findings": []}
-    lines = look_lines(quiet, asked) if _looked(envelope) else _not_looked(envelope)
-    marks = _marks(envelope)
+    lines = look_lines(quiet, asked, width) if _looked(envelope) else _not_looked(envelope, width)
+    marks = _marks(envelope, width)
     lines += [(), *marks] if marks else []
     for before, after in _pairs(envelope):
-        lines += [(), *diff_lines(_changed(envelope, before, after), before, after)]
+        lines += [(), *diff_lines(_changed(envelope, before, after), before, after, width)]
     if envelope["findings"]:
-        lines += [(), *finding_lines(envelope["findings"])]
-    return [*lines, *_next(envelope)]
+        lines += [(), *finding_lines(envelope["findings"], width)]
+    return [*lines, *_next(envelope, width)]
 
 
 def _looked(envelope: Envelope) -> bool:
     return any("snapshot" in entry for entry in envelope["hosts"])
 
 
-def _not_looked(envelope: Envelope) -> list[Line]:
+def _not_looked(envelope: Envelope, width: int) -> list[Line]:
     """Nothing was taken: only who was asked, and what went wrong."""
     lines: list[Line] = []
     for entry in envelope["hosts"]:
         error = entry["error"]
         if error is not None:
-            lines += _wrapped(f"✗ {entry['host']}: {error['code']}: {error['message']}", "bad")
+            glyph, style = OUTCOMES[entry["outcome"]]
+            text = f"{entry['host']}: {error['code']}: {error['message']}"
+            lines += block(safe(text), width, style, first=f"{glyph} ")
     return lines
 
 
-def _wrapped(text: str, style: str) -> list[Line]:
-    return [((piece, style),) for piece in wrap(safe(text), WIDTH)]
-
-
-def _marks(envelope: Envelope) -> list[Line]:
+def _marks(envelope: Envelope, width: int) -> list[Line]:
     """A row for each phase that was taken, hosts folded; then what is missing, and why."""
     entries = [entry for entry in envelope["hosts"] if "follow" in entry]
     several = len(envelope["hosts"]) > 1
@@ -71,43 +66,50 @@ def _marks(envelope: Envelope) -> list[Line]:
         ends.setdefault(text, []).append(entry["host"])
     for text, hosts in ends.items():
         where = f" on {fold_hosts(hosts)}" if several else ""
-        lines += [((piece, "bold"),) for piece in wrap(safe(text + where), WIDTH)]
-    head = (left("HOSTS", _HOSTS) if several else "") + left("PHASE", _PHASE)
-    head += left("RUN", _RUN) + left("LINE AT (UTC)", _AT) + right("TAKEN", _DELAY) + "  LINE"
-    if any(entry["follow"]["phases"] for entry in entries):
-        lines.append(((head, "dim"),))
-    for phase in ORDER:
-        lines += _phase(phase, entries, several)
-    lines += _missing(entries, several)
+        lines += block(safe(text + where), width, "bold")
+    columns = [
+        *([hosts_column(width)] if several else []),
+        Column("PHASE"),
+        Column("RUN"),
+        Column("LINE AT (UTC)"),
+        Column("TAKEN", right=True),
+        Column("LINE", least=24, lines=2, place="below"),
+    ]
+    rows = [row for phase in ORDER for row in _phase(phase, entries, several)]
+    lines += table_lines(columns, rows, width)
+    lines += _missing(entries, several, width)
     if len(envelope["hosts"]) == 1 and _looked(envelope):
         error = envelope["hosts"][0]["error"]
         if error is not None:
-            lines += _wrapped(f"✗ {error['code']}: {error['message']}", "bad")
+            glyph, style = OUTCOMES[envelope["hosts"][0]["outcome"]]
+            text = safe(f"{error['code']}: {error['message']}")
+            lines += block(text, width, style, first=f"{glyph} ")
     return lines
 
 
-def _phase(phase: str, entries: Sequence[HostEntry], several: bool) -> list[Line]:
+def _phase(phase: str, entries: Sequence[HostEntry], several: bool) -> list[Row]:
     groups: dict[str, list[tuple[str, PhaseTaken]]] = {}
     for entry in entries:
         for one in entry["follow"]["phases"]:
             if one["phase"] == phase:
                 same = template(f"{one['mark']['pattern']} {one['mark']['note']}")
                 groups.setdefault(same, []).append((entry["host"], one))
-    lines: list[Line] = []
+    found: list[Row] = []
     for rows in groups.values():
         marks = [one["mark"] for _, one in rows]
         delays = [mark["delay_seconds"] for mark in marks]
         low, high = f"{min(delays):.1f}", f"{max(delays):.1f}"
-        delay = f"+{low} s" if low == high else f"+{low}…{high} s"
-        text = left(phase, _PHASE) + left(rows[0][1]["run"], _RUN)
-        text += left(min(mark["time"] for mark in marks)[11:23], _AT) + right(delay, _DELAY) + "  "
-        said = _message(marks[0])
-        first = left(safe(fold_hosts(host for host, _ in rows)), _HOSTS) if several else ""
-        room = WIDTH - len(first) - len(text)
-        lines.append(((first, ""), (text, ""), (safe(said, room), "dim")))
-        if marks[0]["note"]:
-            lines += [(((" " * len(first)) + f"  ! {safe(marks[0]['note'])}", "warn"),)]
-    return lines
+        note = marks[0]["note"]
+        cells: list[str | Line] = [
+            phase,
+            safe(rows[0][1]["run"]),
+            min(safe(mark["time"]) for mark in marks)[11:23],
+            f"+{low} s" if low == high else f"+{low}-{high} s",
+            ((safe(_message(marks[0])), "dim"),),
+        ]
+        where = [safe(fold_hosts(host for host, _ in rows))] if several else []
+        found.append(Row([*where, *cells], notes=((f"! {safe(note)}", "warn"),) if note else ()))
+    return found
 
 
 def _message(mark: PhaseMark) -> str:
@@ -118,7 +120,7 @@ def _message(mark: PhaseMark) -> str:
     return f"{mark['rank']}: {text}" if mark["rank"] not in (None, "_") else text
 
 
-def _missing(entries: Sequence[HostEntry], several: bool) -> list[Line]:
+def _missing(entries: Sequence[HostEntry], several: bool, width: int) -> list[Line]:
     reasons: dict[str, list[str]] = {}
     for entry in entries:
         for missed in entry["follow"]["missed"]:
@@ -130,7 +132,7 @@ def _missing(entries: Sequence[HostEntry], several: bool) -> list[Line]:
     lines: list[Line] = []
     for text, hosts in reasons.items():
         where = f"{fold_hosts(hosts)}: " if several else ""
-        lines += _wrapped(f"! {where}{text}", "warn")
+        lines += block(safe(f"{where}{text}"), width, "warn", first="! ")
     return lines
 
 
@@ -155,7 +157,7 @@ def _changed(envelope: Envelope, before: str, after: str) -> Envelope:
     return new_envelope(envelope["run"], [entry["host"] for entry in entries], entries)
 
 
-def _next(envelope: Envelope) -> list[Line]:
+def _next(envelope: Envelope, width: int) -> list[Line]:
     """The commands of the findings, then each host's own, equal ones of several hosts folded."""
     said = [step for one in envelope["findings"] for step in one["next"]]
     own = [
@@ -164,4 +166,4 @@ def _next(envelope: Envelope) -> list[Line]:
         for step in (entry["follow"]["next"] if "follow" in entry else ())
         if step not in said
     ]
-    return next_lines([*said, *(step for step, _ in folded(own))])
+    return next_lines([*said, *(step for step, _ in folded(own))], width)

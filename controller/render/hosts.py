@@ -7,41 +7,35 @@ from typing import Any
 
 from fleetmem.controller.answer.envelope import Envelope, HostEntry, Resolved, reading_of
 from fleetmem.controller.answer.fold import fold_equal, fold_hosts, fold_names
-from fleetmem.controller.render.kit.line import WIDTH, Line, cells, left, right, wrap
-from fleetmem.controller.render.reclaim.plan import hosts_first
+from fleetmem.controller.render.kit.line import WIDTH, Line, block
+from fleetmem.controller.render.kit.signs import OUTCOMES
+from fleetmem.controller.render.kit.table import Column, Row, hosts_column, table_lines
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import NONE, count, gib
 
-_HOSTS = 24
-_RANKS = ("failed", "timed_out", "unknown", "partial", "unreachable", "not_attempted", "ok")
-_MARKS = {"ok": ("✓", "good"), "partial": ("!", "warn"), "not_attempted": ("–", "dim")}
 
-
-def resolved_lines(envelope: Envelope) -> list[Line]:
+def resolved_lines(envelope: Envelope, width: int = WIDTH) -> list[Line]:
     """One row a host, as it would be contacted; nothing was."""
-    ways = [_way(entry["resolved"]) for entry in envelope["hosts"]]
-    wide = max([8, *map(cells, ways)])
-    head = f"{'HOST':<28} {'ADDRESS':<30} {'USER':<10} {'VIA':<{wide}} GROUPS"
-    lines: list[Line] = [((head, "dim"),)]
-    for entry, way in zip(envelope["hosts"], ways, strict=True):
-        to = entry["resolved"]
-        address = to["address"] or entry["host"]
-        if to["port"]:
-            address = f"[{address}]" if ":" in address else address
-            address = f"{address}:{to['port']}"
-        lines.append(
-            (
-                (
-                    f"{left(safe(entry['host']), 28)} {left(safe(address), 30)} "
-                    f"{left(safe(to['user'] or NONE), 10)} {left(way, wide)} ",
-                    "",
-                ),
-                (safe(" ".join(to["groups"]) or NONE), "dim"),
-            )
-        )
+    columns = [
+        Column("HOST", least=16),
+        Column("ADDRESS", least=16),
+        Column("USER", least=8),
+        Column("VIA", least=8),
+        Column("GROUPS", least=12, drop=1),
+    ]
+    rows = [_resolved(entry["host"], entry["resolved"]) for entry in envelope["hosts"]]
     folded = safe(fold_hosts(entry["host"] for entry in envelope["hosts"]))
     total = f"{count(len(envelope['hosts']), 'host')}: {folded}"
-    return [*lines, *(((piece, "dim"),) for piece in wrap(total, WIDTH))]
+    return [*table_lines(columns, rows, width), *block(total, width, "dim")]
+
+
+def _resolved(host: str, to: Resolved) -> Row:
+    address = to["address"] or host
+    if to["port"]:
+        address = f"[{address}]" if ":" in address else address
+        address = f"{address}:{to['port']}"
+    groups: Line = ((safe(" ".join(to["groups"]) or NONE), "dim"),)
+    return Row([safe(host), safe(address), safe(to["user"] or NONE), _way(to), groups])
 
 
 def _way(to: Resolved) -> str:
@@ -50,35 +44,33 @@ def _way(to: Resolved) -> str:
     return safe(f"{to['transport']} over {' → '.join(hops)}" if hops else to["transport"])
 
 
-def checked_lines(envelope: Envelope) -> list[Line]:
+def checked_lines(envelope: Envelope, width: int = WIDTH) -> list[Line]:
     """Equal hosts folded, troubled ones first: who they are and what works there."""
+    ranks = list(OUTCOMES)
     groups = fold_equal(
         ((entry["host"], _abilities(entry)) for entry in envelope["hosts"]),
-        rank=lambda value: _RANKS.index(value["outcome"]),
+        rank=lambda value: ranks.index(value["outcome"]),
     )
-    lines: list[Line] = [((f"  {'N':>4}  {'HOSTS':<{_HOSTS}} WHAT IT IS AND CAN DO", "dim"),)]
-    for group in groups:
-        lines += _row(group.hosts, group.value)
+    columns = [
+        Column(""),
+        Column("N", right=True),
+        hosts_column(width),
+        Column("WHAT IT IS AND CAN DO", least=40, place="below"),
+    ]
+    rows = [_row(group.hosts, group.value) for group in groups]
     summary = envelope["summary"]
     parts = [
         f"{number} {word}" for word, number in summary.items() if word != "targeted" and number
     ]
-    return [*lines, ((f"{count(summary['targeted'], 'host')}: {', '.join(parts)}", ""),)]
+    total = f"{count(summary['targeted'], 'host')}: {', '.join(parts)}"
+    return [*table_lines(columns, rows, width), *block(total, width)]
 
 
-def _row(hosts: Sequence[str], value: dict[str, Any]) -> list[Line]:
-    glyph, style = _MARKS.get(value["outcome"], ("✗", "bad"))
-    said = [piece for text in value["said"] for piece in wrap(safe(text), WIDTH - _HOSTS - 10)]
-    number = right(str(len(hosts)), 4)
-    folded = safe(fold_hosts(hosts))
-    rows = hosts_first(folded, _HOSTS, ((" " + said[0], ""),))
-    lines: list[Line] = [((f"{glyph} {number}  ", style), *rows[0])]
-    if len(rows) > 1:
-        names = wrap(folded, WIDTH - 8)
-        lines = [((f"{glyph} {number}  ", style), (names[0], ""))]
-        lines += [((" " * 8 + name, ""),) for name in names[1:]]
-        lines.append(((" " * (_HOSTS + 9) + said[0], ""),))
-    return [*lines, *(((" " * (_HOSTS + 9) + piece, "dim"),) for piece in said[1:])]
+def _row(hosts: Sequence[str], value: dict[str, Any]) -> Row:
+    glyph, style = OUTCOMES[value["outcome"]]
+    first, *more = map(safe, value["said"])
+    said: Line = ((first, ""), *((f"\n{text}", "dim") for text in more))
+    return Row([((glyph, style),), str(len(hosts)), safe(fold_hosts(hosts)), said])
 
 
 def _abilities(entry: HostEntry) -> dict[str, Any]:
@@ -114,5 +106,4 @@ def _gpus(devices: Any) -> str:
     driver = devices["driver_version"] or NONE
     if not names:
         return f"no GPU · driver {driver}"
-    text = f"{len(names)} × {fold_names(dict.fromkeys(names))} · driver {driver}"
-    return text if cells(text) < WIDTH else f"{len(names)} GPUs · driver {driver}"
+    return f"{len(names)} × {fold_names(dict.fromkeys(names))} · driver {driver}"

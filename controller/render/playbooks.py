@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 
-from fleetmem.controller.render.kit.findings import MARKS
-from fleetmem.controller.render.kit.line import WIDTH, Line, left, right, wrap
+from fleetmem.controller.render.kit.line import WIDTH, Line, block
+from fleetmem.controller.render.kit.signs import SEVERITIES
+from fleetmem.controller.render.kit.table import Column, Row, table_lines
 from fleetmem.controller.rules.playbook import Condition, Listed, Playbook, Rule
 from fleetmem.controller.rules.wording import shown_value
 from fleetmem.controller.text.safe import safe
@@ -14,31 +15,35 @@ from fleetmem.controller.text.sizes import count
 from fleetmem.controller.text.yaml_nodes import Problem
 
 
-def listed_lines(found: Sequence[Listed]) -> list[Line]:
+def listed_lines(found: Sequence[Listed], width: int = WIDTH) -> list[Line]:
     """A row a playbook."""
-    lines: list[Line] = [((f"{'PLAYBOOK':<20}{'RULES':>6}  {'JUDGES':<10}ABOUT", "dim"),)]
-    for one in found:
-        about = wrap(safe(" ".join(one.about.split())), WIDTH - 38)
-        head = f"{left(safe(one.name), 20)}{right(str(one.rules), 6)}  {left(one.over, 10)}"
-        lines.append(((head, ""), (about[0], "")))
-        lines += [((" " * 38 + piece, ""),) for piece in about[1:]]
-    return lines
+    columns = [
+        Column("PLAYBOOK"),
+        Column("RULES", right=True),
+        Column("JUDGES"),
+        Column("ABOUT", least=30, place="below"),
+    ]
+    rows = [
+        Row([safe(one.name), str(one.rules), safe(one.over), safe(" ".join(one.about.split()))])
+        for one in found
+    ]
+    return table_lines(columns, rows, width)
 
 
-def shown_lines(found: Playbook) -> list[Line]:
+def shown_lines(found: Playbook, width: int = WIDTH) -> list[Line]:
     """What is read, then each rule in words."""
     lines: list[Line] = [((safe(found.name), "bold"),)]
-    lines += [((f"  {piece}", ""),) for piece in wrap(safe(found.about), WIDTH - 2)]
+    lines += block(safe(found.about), width, indent=2)
     reads = ", ".join(
         name + (f" ({', '.join(f'{k}={v}' for k, v in args.items())})" if args else "")
         for name, args in found.probes.items()
     )
-    lines += [((f"  {piece}", "dim"),) for piece in wrap(f"reads {safe(reads)}", WIDTH - 2)]
+    lines += block(f"reads {safe(reads)}", width, "dim", 2)
     for rule in found.rules:
-        glyph, style = MARKS[rule.severity]
+        glyph, style = SEVERITIES[rule.severity]
         lines += [(), ((f"{glyph} {safe(rule.id)}", style),)]
-        lines += [((f"    {piece}", "dim"),) for piece in wrap(safe(_when(rule)), WIDTH - 4)]
-        lines += [((f"    {piece}", ""),) for piece in wrap(safe(rule.say), WIDTH - 4)]
+        lines += block(safe(_when(rule)), width, "dim", 4)
+        lines += block(safe(rule.say), width, indent=4)
     return lines
 
 
@@ -64,13 +69,13 @@ def _condition(one: Condition) -> str:
     return f"{one.field} {word} {shown_value(one.field, limit)}"
 
 
-def checked_lines(found: Mapping[str, Sequence[Problem]]) -> list[Line]:
-    """Every mistake on a line of its own, then how many files are sound."""
+def checked_lines(found: Mapping[str, Sequence[Problem]], width: int = WIDTH) -> list[Line]:
+    """Every mistake on one line of its own, as editors read them, then how many files are valid."""
     lines: list[Line] = []
     for problems in found.values():
         lines += [((safe(str(one)), "bad"),) for one in problems]
     sound = [os.path.basename(path) for path, problems in found.items() if not problems]
     if sound:
-        text = f"✓ {count(len(sound), 'file')} sound: {', '.join(sound)}"
-        lines += [((piece, "good"),) for piece in wrap(safe(text), WIDTH)]
+        text = f"{count(len(sound), 'file')} valid: {', '.join(sound)}"
+        lines += block(safe(text), width, "good", first="✓ ")
     return lines

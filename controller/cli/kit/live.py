@@ -76,6 +76,6 @@ class Live:
 
     def _row(self, rung: Any) -> None:
         if not self.rows:
-            self.show([(), step_header()])
+            self.show([(), step_header(self._screen.width)])
         self.rows += 1
         self.show(step_lines(rung, self._screen.width))

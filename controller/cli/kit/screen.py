@@ -21,7 +21,10 @@ from fleetmem.controller.render.kit.csv_text import csv_text
 from fleetmem.controller.render.kit.data import to_csv, to_json, to_jsonl
 from fleetmem.controller.render.kit.line import WIDTH, Line
 from fleetmem.controller.render.kit.paint import paint, wants_colour
+from fleetmem.controller.render.kit.signs import to_ascii, wants_ascii
 from fleetmem.controller.text.safe import safe
+
+LEAST_WIDTH = 40
 
 
 class Screen:
@@ -45,8 +48,10 @@ class Screen:
 
     @property
     def width(self) -> int:
-        """Columns for lines of the answer: the terminal's where they go to one, at most WIDTH."""
-        return min(WIDTH, shutil.get_terminal_size().columns) if self.watched else WIDTH
+        """Columns for lines of the answer: the terminal's, or COLUMNS where there is none."""
+        if not self.watched and not os.environ.get("COLUMNS", "").isdigit():
+            return WIDTH
+        return max(LEAST_WIDTH, shutil.get_terminal_size().columns)
 
     @property
     def on_stdout(self) -> bool:
@@ -57,11 +62,14 @@ class Screen:
         """Part of the answer for people; nothing where the answer is data."""
         if self.table:
             colour = self._target is None and wants_colour(sys.stdout)
-            self._write(paint(lines, colour))
+            text = paint(lines, colour)
+            plain = self._target is None and wants_ascii(sys.stdout)
+            self._write(to_ascii(text) if plain else text)
 
     def aside(self, lines: Sequence[Line]) -> None:
         """Lines that a person must see even where the answer goes elsewhere."""
-        self._error(paint(lines, wants_colour(sys.stderr)))
+        text = paint(lines, wants_colour(sys.stderr))
+        self._error(to_ascii(text) if wants_ascii(sys.stderr) else text)
 
     def note(self, text: str) -> None:
         """One line beside the answer; ``-q`` silences it."""

@@ -17,10 +17,13 @@ from fleetmem.controller.render.audit.audit_fold import (
     fold_hosts,
     rest_rows,
 )
+from fleetmem.controller.render.kit import table
 from fleetmem.controller.render.kit.data import flat_findings
 from fleetmem.controller.render.kit.findings import finding_lines
-from fleetmem.controller.render.kit.line import WIDTH, Line, left, right, wrap
+from fleetmem.controller.render.kit.line import WIDTH, Line, block
 from fleetmem.controller.render.kit.next_steps import finding_steps, next_lines
+from fleetmem.controller.render.kit.signs import GOOD, OUTCOMES, SEVERITIES, UNKNOWN
+from fleetmem.controller.render.kit.table import Column, hosts_column, table_lines
 from fleetmem.controller.render.startup.startup import log_step, startup_lines
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import count
@@ -28,15 +31,7 @@ from fleetmem.controller.text.sizes import count
 WHOLE_SCREENS = 2
 """Up to so many hosts are shown whole, one after the other."""
 
-_HOSTS, _FINDING = 18, 25
-_MAX_EVIDENCE = 2
-_GLYPHS = {
-    "critical": ("✗", "bad"),
-    "warn": ("!", "warn"),
-    "info": ("·", "dim"),
-    "none": ("–", "dim"),
-    "equal": ("✓", "good"),
-}
+_SIGNS = {**SEVERITIES, "none": UNKNOWN, "equal": GOOD}
 _NO_START = "no start-up of a known engine was found"
 _NO_START_HINT = "--engine names the engine, --unmatched shows lines that no pattern knew"
 
@@ -51,17 +46,18 @@ def audit_lines(
     wide: bool = False,
     seconds: float | None = None,
     reach: Reach = DIRECT,
+    width: int = WIDTH,
 ) -> list[Line]:
     """The screen of an ``audit startup`` run."""
     if len(envelope["hosts"]) > WHOLE_SCREENS:
-        return _folded(envelope, seconds, reach)
+        return _folded(envelope, seconds, reach, width)
     lines: list[Line] = []
     for entry in envelope["hosts"]:
         if lines:
             lines.append(())
         more = {"evidence": evidence, "unmatched": unmatched, "every": every,
                 "each_rank": each_rank, "wide": wide}  # fmt: skip
-        lines += _whole(entry, envelope, more, seconds, reach)
+        lines += _whole(entry, envelope, more, seconds, reach, width)
     return lines
 
 
@@ -71,6 +67,7 @@ def _whole(
     more: Mapping[str, bool],
     seconds: float | None,
     reach: Reach,
+    width: int,
 ) -> list[Line]:
     lines: list[Line] = []
     started: Sequence[Mapping[str, Any]] = startups(entry)
@@ -97,24 +94,25 @@ def _whole(
         )
     if entry["error"] is not None:
         error = entry["error"]
-        text = f"{entry['outcome']}: {error['code']}: {error['message']}"
-        text = f"✗ {safe(entry['host'])}  {safe(text)}"
-        lines += [((piece, "bad"),) for piece in wrap(text, WIDTH)]
+        glyph, style = OUTCOMES[entry["outcome"]]
+        text = f"{safe(entry['host'])}  {entry['outcome']}: {error['code']}: "
+        lines += block(text + safe(error["message"]), width, style, first=f"{glyph} ")
         if error["hint"]:
-            lines.append(((f"  {safe(error['hint'])}", "dim"),))
+            lines += block(safe(error["hint"]), width, "dim", 2)
     elif not started:
         said = reasons(entry) or [_NO_START, _NO_START_HINT]
         lines.append(((safe(entry["host"]), "bold"), (f"  {safe(said[0])}", "")))
-        lines += [(("  " + safe(text), "dim"),) for text in said[1:]]
+        lines += [line for text in said[1:] for line in block(safe(text), width, "dim", 2)]
     others = [
         one
         for one in envelope["findings"]
         if not one["rule"].startswith("startup/") and entry["host"] in hosts_of(one, envelope)
     ]
     if others:
-        lines += [(), *finding_lines(others), *finding_steps(others)]
+        lines += [(), *finding_lines(others, width), *finding_steps(others, width)]
     if started and entry["error"] is None:
-        lines += [((f"! {safe(text)}", "warn"),) for text in reasons(entry)]
+        for text in reasons(entry):
+            lines += block(safe(text), width, "warn", first="! ")
     return lines
 
 
@@ -162,21 +160,24 @@ def reasons(entry: HostEntry) -> list[str]:
     ]
 
 
-def _folded(envelope: Envelope, seconds: float | None, reach: Reach) -> list[Line]:
+def _folded(envelope: Envelope, seconds: float | None, reach: Reach, width: int) -> list[Line]:
     equal, text = equal_row(envelope)
     rows = finding_rows(envelope)
     rows += rest_rows(envelope, rows, equal, reasons)
-    lines: list[Line] = [((_title(envelope, seconds), "bold"),), ()]
-    head = f"{'N':>4}  {left('HOSTS', _HOSTS)} {left('FINDING', _FINDING)} EVIDENCE"
-    lines.append(((head, "dim"),))
-    for row in rows:
-        lines += _row(row)
+    columns = [
+        Column(""),
+        Column("N", right=True),
+        hosts_column(width),
+        Column("FINDING"),
+        Column("EVIDENCE", least=30, lines=3, place="below"),
+    ]
+    shown = [_row(row) for row in rows]
     if equal:
-        lines += _row(Row("equal", tuple(equal), "equal", ""))
-        lines += [(("      " + piece, "dim"),) for piece in wrap(safe(text), WIDTH - 6)]
-    lines.append(())
-    lines.append(((_tally(rows, equal), ""),))
-    return [*lines, *next_lines(_next(envelope, rows, reach))]
+        shown.append(_row(Row("equal", tuple(equal), "equal", text)))
+    lines = [*block(_title(envelope, seconds), width, "bold"), ()]
+    lines += table_lines(columns, shown, width)
+    lines += [(), *block(_tally(rows, equal), width)]
+    return [*lines, *next_lines(_next(envelope, rows, reach), width)]
 
 
 def _title(envelope: Envelope, seconds: float | None) -> str:
@@ -188,27 +189,18 @@ def _title(envelope: Envelope, seconds: float | None) -> str:
     return text + (f" · {seconds:.1f} s" if seconds is not None else "")
 
 
-def _row(row: Row) -> list[Line]:
-    glyph, style = _GLYPHS[row.kind]
-    names = wrap(safe(fold_hosts(row.hosts)), _HOSTS)
-    room = WIDTH - _HOSTS - _FINDING - 8
-    said = wrap(safe(row.text), room) if row.text else [""]
-    if len(said) > _MAX_EVIDENCE + 1:
-        said = [*said[:_MAX_EVIDENCE], said[_MAX_EVIDENCE][: room - 1] + "…"]
-    lines: list[Line] = []
-    for number in range(max(len(names), len(said))):
-        host = names[number] if number < len(names) else ""
-        piece = said[number] if number < len(said) else ""
-        first = number == 0
-        lines.append(
-            (
-                (f"{glyph} {right(str(len(row.hosts)), 2)}  " if first else "      ", style),
-                (left(host, _HOSTS) + " ", ""),
-                (left(row.rule if first else "", _FINDING) + " ", style if first else ""),
-                (piece, "dim" if row.kind in ("info", "none", "equal") else ""),
-            )
-        )
-    return lines
+def _row(row: Row) -> table.Row:
+    glyph, style = _SIGNS[row.kind]
+    dim = "dim" if row.kind in ("info", "none", "equal") else ""
+    return table.Row(
+        [
+            ((glyph, style),),
+            str(len(row.hosts)),
+            safe(fold_hosts(row.hosts)),
+            ((safe(row.rule), style),),
+            ((safe(row.text), dim),),
+        ]
+    )
 
 
 def _tally(rows: Sequence[Row], equal: Sequence[str]) -> str:

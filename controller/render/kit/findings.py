@@ -8,65 +8,74 @@ from fleetmem.controller.answer.envelope import Envelope, Finding, HostEntry
 from fleetmem.controller.answer.fold import fold_hosts
 from fleetmem.controller.answer.step import DIRECT, Reach, Step, complete, next_step
 from fleetmem.controller.hosts.nodeset import expand
-from fleetmem.controller.render.kit.line import WIDTH, Line, cells, clip, left, right, wrap
+from fleetmem.controller.render.kit.line import WIDTH, Line, block, cells, left, plain
 from fleetmem.controller.render.kit.next_steps import next_lines
+from fleetmem.controller.render.kit.signs import GOOD, OUTCOMES, SEVERITIES, Sign
+from fleetmem.controller.render.kit.table import Column, Row, hosts_column, table_lines
 from fleetmem.controller.text.safe import safe
-from fleetmem.controller.text.sizes import count
+from fleetmem.controller.text.sizes import NONE, count
 
-MARKS = {"critical": ("✗", "bad"), "warn": ("!", "warn"), "info": ("·", "dim")}
-_HOSTS = 16
-_RULE = 28
-_LONG_RULE = 36
-_LINES = 3
+_INDENT = 22
+_PROSE = 120
+"""Longer lines of prose are hard to read."""
+_NARROW = 80
+"""Below that many columns a finding's text begins on a line of its own."""
 
 
 def finding_lines(findings: Sequence[Finding], width: int = WIDTH) -> list[Line]:
-    """One block a finding: glyph, rule, what is seen, what it means."""
+    """One block a finding: sign, rule, what is seen, what it means."""
     lines: list[Line] = []
+    width = min(width, _PROSE)
     for one in findings:
-        glyph, style = MARKS[one["severity"]]
-        name = one["rule"].rpartition("/")[2]
-        indent = max(22, len(name) + 4)
-        say = str(one["evidence"].get("say") or one["subject"])
-        pieces = wrap(safe(say), width - indent)
-        lines.append(((f"{glyph} {left(name, indent - 2)}", style), (pieces[0], "")))
-        lines += [((" " * indent + piece, ""),) for piece in pieces[1:]]
+        glyph, style = SEVERITIES[one["severity"]]
+        head = f"{glyph} {safe(one['rule'].rpartition('/')[2])}"
+        indent = max(_INDENT, cells(head) + 2) if width >= _NARROW else 4
+        said = block(safe(one["evidence"].get("say") or one["subject"]), width, indent=indent)
+        if width >= _NARROW:
+            first = plain(said.pop(0)).strip()
+            lines.append(((left(head, indent), style), (first, "")))
+        else:
+            lines.append(((head, style),))
+        lines += said
         if one["advice"]:
-            advice = wrap(safe(one["advice"]), width - indent)
-            lines += [((" " * indent + piece, "dim"),) for piece in advice]
+            lines += block(safe(one["advice"]), width, "dim", indent)
     return lines
 
 
-def folded_lines(envelope: Envelope, playbooks: int, reach: Reach = DIRECT) -> list[Line]:
+def folded_lines(
+    envelope: Envelope, playbooks: int, reach: Reach = DIRECT, width: int = WIDTH
+) -> list[Line]:
     """Many hosts: a row a finding, then hosts without an answer, then those that are equal.
 
     Every target stands in at least one row.
     """
+    columns = [
+        Column(""),
+        Column("N", right=True),
+        hosts_column(width),
+        Column("FINDING"),
+        Column("EVIDENCE", least=30, lines=3, place="below"),
+    ]
     entries = envelope["hosts"]
-    lines: list[Line] = [((piece, ""),) for piece in wrap(_title(envelope, playbooks), WIDTH)]
-    ordered = sorted(envelope["findings"], key=_order)
-    wide = max([_RULE, *(min(_LONG_RULE, cells(safe(one["rule"]))) for one in ordered)])
-    head = f"   {'N':>4}  {left('HOSTS', _HOSTS)} {left('FINDING', wide)} EVIDENCE"
-    lines += [(), ((head, "dim"),)]
+    rows: list[Row] = []
     found: set[str] = set()
-    for one in ordered:
+    for one in sorted(envelope["findings"], key=_order):
         names = expand(one["hosts"])
         found.update(names)
-        glyph, style = MARKS[one["severity"]]
         say = f"{one['subject']}: {one['evidence'].get('say') or ''}"
-        lines += _row(glyph, style, len(names), one["hosts"], one["rule"], say, wide)
-    for reason, names in _troubles(entries).items():
+        rows.append(_row(SEVERITIES[one["severity"]], names, one["hosts"], one["rule"], say))
+    for (outcome, rule, why), names in _troubles(entries).items():
         found.update(names)
-        rule, _, why = reason.partition(": ")
-        lines += _row("–", "dim", len(names), fold_hosts(names), rule, why, wide)
+        rows.append(_row(OUTCOMES[outcome], names, fold_hosts(names), rule, why))
     quiet = [entry["host"] for entry in entries if entry["host"] not in found]
     if quiet:
-        lines += _row("✓", "good", len(quiet), fold_hosts(quiet), "–", "nothing found", wide)
-    return [*lines, (), *_tally(envelope, reach)]
+        rows.append(_row(GOOD, quiet, fold_hosts(quiet), NONE, "nothing found"))
+    title = block(_title(envelope, playbooks), width)
+    return [*title, (), *table_lines(columns, rows, width), (), *_tally(envelope, reach, width)]
 
 
 def _order(one: Finding) -> tuple[int, int]:
-    return (list(MARKS).index(one["severity"]), len(expand(one["hosts"])))
+    return (list(SEVERITIES).index(one["severity"]), len(expand(one["hosts"])))
 
 
 def _title(envelope: Envelope, playbooks: int) -> str:
@@ -78,49 +87,35 @@ def _title(envelope: Envelope, playbooks: int) -> str:
     return text + (f" · {max(took):.1f} s" if took else "")
 
 
-def _row(
-    glyph: str, style: str, number: int, hosts: str, rule: str, say: str, wide: int
-) -> list[Line]:
-    indent = 2 + 5 + 2 + _HOSTS + 1 + wide + 1
-    pieces = wrap(safe(say), WIDTH - indent)
-    if len(pieces) > _LINES:
-        rest = clip(" ".join(pieces[_LINES - 1 :]), WIDTH - indent)
-        pieces = [*pieces[: _LINES - 1], rest]
-    names = wrap(safe(hosts), _HOSTS if cells(safe(hosts)) <= _HOSTS else WIDTH - 9)
-    folded = len(names) == 1 and cells(names[0]) <= _HOSTS
-    lead = f"{glyph} {right(str(number), 5)}  "
-    tail = f" {left(safe(rule), wide)} {pieces[0]}"
-    lines: list[Line] = []
-    if folded:
-        lines.append(((lead, style), (left(names[0], _HOSTS), ""), (tail, "")))
-    else:
-        lines.append(((lead, style), (names[0], "")))
-        lines += [((" " * 9 + name, ""),) for name in names[1:]]
-        lines.append(((" " * (9 + _HOSTS), ""), (tail, "")))
-    return [*lines, *(((" " * indent + piece, ""),) for piece in pieces[1:])]
+def _row(sign: Sign, names: Sequence[str], hosts: str, rule: str, say: str) -> Row:
+    return Row([(sign,), str(len(names)), safe(hosts), ((safe(rule), sign[1]),), safe(say)])
 
 
-def _troubles(entries: Sequence[HostEntry]) -> dict[str, list[str]]:
-    """Hosts by what is missing of them: an error, or readings that are not whole."""
-    found: dict[str, list[str]] = {}
+def _troubles(entries: Sequence[HostEntry]) -> dict[tuple[str, str, str], list[str]]:
+    """Hosts by what is missing of them: how they ended, what is not whole, why."""
+    found: dict[tuple[str, str, str], list[str]] = {}
+    key: tuple[str, str, str]
     for entry in entries:
         if entry["error"] is not None:
             error = entry["error"]
-            text = f"{entry['outcome']}: {error['code']}: {error['message']}"
-            found.setdefault(text, []).append(entry["host"])
+            key = (entry["outcome"], entry["outcome"], f"{error['code']}: {error['message']}")
+            found.setdefault(key, []).append(entry["host"])
         elif entry["outcome"] not in ("ok", "partial"):
-            found.setdefault(f"{entry['outcome']}: no answer", []).append(entry["host"])
+            key = (entry["outcome"], entry["outcome"], "no answer")
+            found.setdefault(key, []).append(entry["host"])
         else:
             for name, reading in entry["readings"].items():
                 if reading["outcome"] != "ok":
                     reason = reading["reason"] or "no reason given"
-                    text = f"{name} {reading['outcome']}: {reason}"
-                    found.setdefault(text, []).append(entry["host"])
+                    key = ("partial", f"{name} {reading['outcome']}", reason)
+                    found.setdefault(key, []).append(entry["host"])
     return found
 
 
-def _tally(envelope: Envelope, reach: Reach) -> list[Line]:
-    counts = {word: sum(one["severity"] == word for one in envelope["findings"]) for word in MARKS}
+def _tally(envelope: Envelope, reach: Reach, width: int) -> list[Line]:
+    counts = {
+        word: sum(one["severity"] == word for one in envelope["findings"]) for word in SEVERITIES
+    }
     hosts = {name for one in envelope["findings"] for name in expand(one["hosts"])}
     parts = ", ".join(f"{n} {word}" for word, n in counts.items() if n) or "nothing found"
     on = f" on {count(len(hosts), 'host')}" if hosts else ""
@@ -129,4 +124,4 @@ def _tally(envelope: Envelope, reach: Reach) -> list[Line]:
     if bad:
         selector = ",".join(f"@run:{envelope['run']['id']}:{word}" for word in sorted(bad))
         steps.append(complete(next_step("hosts", selector, check=True), reach))
-    return [((parts + on, ""),), *next_lines(steps)]
+    return [*block(parts + on, width), *next_lines(steps, width)]

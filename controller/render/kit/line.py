@@ -6,7 +6,6 @@ gives them colour or drops them.
 
 from __future__ import annotations
 
-import unicodedata
 from collections.abc import Sequence
 
 Span = tuple[str, str]
@@ -30,7 +29,9 @@ STYLES = {
     "sure": "bold green",
 }
 WIDTH = 100
-"""Columns that every screen keeps within."""
+"""Columns of a screen that no terminal measures."""
+
+_NARROW = frozenset("–…✗✓→×█▉▊▋▌▍▎▏")
 
 
 def plain(line: Line) -> str:
@@ -46,9 +47,12 @@ def cells(text: str) -> int:
 
 
 def _cell(char: str) -> int:
-    if unicodedata.combining(char) or unicodedata.category(char) in ("Mn", "Me"):
-        return 0
-    return 2 if unicodedata.east_asian_width(char) in "WF" else 1
+    """As rich measures: its tables must agree with what is cut and broken here."""
+    if char < "\u0300" or char in _NARROW:
+        return 1
+    from rich.cells import get_character_cell_size
+
+    return get_character_cell_size(char)
 
 
 def clip(text: str, width: int) -> str:
@@ -86,6 +90,15 @@ def wrap(text: str, width: int) -> list[str]:
         rest = rest[cut:].lstrip()
     pieces.append(rest)
     return pieces
+
+
+def block(text: str, width: int, style: str = "", indent: int = 0, first: str = "") -> list[Line]:
+    """*text* wrapped into whole lines; *first* stands before it, *indent* before what follows."""
+    head = first or " " * indent
+    room = max(width - max(indent, cells(head)), 1)
+    pieces = wrap(text, room)
+    lead = [head, *[" " * max(indent, cells(head) if first else 0)] * (len(pieces) - 1)]
+    return [((start + piece, style),) for start, piece in zip(lead, pieces, strict=True)]
 
 
 def joined(first: str, parts: Sequence[str], width: int) -> list[str]:

@@ -61,7 +61,7 @@ def _drawn(text: str, where: str, first: bool, width: int) -> list[Line]:
 def _pieces(text: str, room: int) -> list[str]:
     r"""*text* over as many lines as it needs, broken between options with a ``\`` for the shell."""
     step = read(text)
-    if cells(text) <= room or step is None or str(step) != text:
+    if cells(text) <= room or step is None:
         return [text]
     pieces: list[str] = []
     for part in map(" ".join, step.parts()):

@@ -9,7 +9,9 @@ from fleetmem.controller.answer.envelope import HostEntry
 from fleetmem.controller.answer.fold import fold_hosts, fold_numbers, template
 from fleetmem.controller.memory.table import directory
 from fleetmem.controller.reclaim.cache.plan import WOULD_BE
-from fleetmem.controller.render.kit.line import WIDTH, Line, joined, left, right, wrap
+from fleetmem.controller.render.kit.line import WIDTH, Line, block, joined, left, wrap
+from fleetmem.controller.render.kit.signs import OUTCOMES, verdict_sign
+from fleetmem.controller.render.kit.table import Column, Part, Row, table_lines
 from fleetmem.controller.render.reclaim.verdicts import reclaim_steps
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import (
@@ -28,16 +30,17 @@ _MODES = {
     "migrate": "migrate to a CPU node",
     "drop": "drop",
 }
-_NAME = 44
 _MAX = 12
-_MARKS = {
-    "reclaimed": ("✓", "good"),
-    "planned": ("!", "warn"),
-    "nothing_to_do": ("·", "dim"),
-}
+_COLUMNS = (
+    Column("FILE PAGES", least=24, path=True),
+    Column("FILES", right=True),
+    Column("GiB", right=True),
+    Column("ON", least=12, place="below"),
+)
+_ORDER = ("reclaimed", "planned", "nothing_to_do")
 
 
-def cache_plan_lines(entries: Sequence[HostEntry]) -> list[Line]:
+def cache_plan_lines(entries: Sequence[HostEntry], width: int = WIDTH) -> list[Line]:
     """Files by directory that would leave memory, then what is spared and why."""
     shown = [entry for entry in entries if "reclaim" in entry and "cache" in entry["reclaim"]]
     sections = [entry["reclaim"]["cache"] for entry in shown]
@@ -49,23 +52,23 @@ def cache_plan_lines(entries: Sequence[HostEntry]) -> list[Line]:
     name = f"PLAN {safe(plan['id'], 16)}  " if plan and len(shown) == 1 else "PLAN  "
     done = any(entry["reclaim"]["rungs"] for entry in shown)
     parts = [f"page cache: {mode}", "GiB", *([] if done else ["nothing has been changed"])]
-    lines: list[Line] = [((piece, "bold"),) for piece in joined(f"{name}{who}", parts, WIDTH)]
+    lines: list[Line] = [((piece, "bold"),) for piece in joined(f"{name}{who}", parts, width)]
     files = _rows((entry["host"], one, "") for entry, section in zip(shown, sections, strict=True)
                   for one in section["files"])  # fmt: skip
     spared = _rows((entry["host"], one, one["why"])
                    for entry, section in zip(shown, sections, strict=True)
                    for one in section["spared"])  # fmt: skip
-    head = f"{left('FILE PAGES', _NAME)}{right('FILES', 7)}{right('GiB', 9)}  ON"
     places = decimals(row["bytes"] for row in (*files[:_MAX], *spared[:_MAX]))
-    if files:
-        lines.append(((head, "dim"),))
-        lines += _lines(files, "", places)
-    if spared:
-        lines.append((("SPARED" if files else head.replace("FILE PAGES", "SPARED    "), "dim"),))
-        lines += _lines(spared, "dim", places)
+    rows: list[Row | Part] = [_row(row, "", places) for row in files[:_MAX]]
+    rows += [Part(_more(files))] if len(files) > _MAX else []
+    rows += [Part("SPARED")] if spared else []
+    rows += [_row(row, "dim", places) for row in spared[:_MAX]]
+    lines += table_lines(_COLUMNS, rows, width)
+    if len(spared) > _MAX:
+        lines.append(((_more(spared), "dim"),))
     problems = list(dict.fromkeys(text for section in sections for text in section["problems"]))
     for problem in problems[:_MAX]:
-        lines += [((piece, "warn"),) for piece in wrap(f"! {safe(problem)}", WIDTH)]
+        lines += block(safe(problem), width, "warn", first="! ")
     return lines
 
 
@@ -82,52 +85,51 @@ def _rows(files: Iterable[tuple[str, Mapping[str, Any], str]]) -> list[dict[str,
     return sorted(found.values(), key=lambda row: -row["bytes"])
 
 
-def _lines(rows: Sequence[Mapping[str, Any]], style: str, places: int) -> list[Line]:
-    lines: list[Line] = []
-    for row in rows[:_MAX]:
-        nodes = f"NUMA {fold_numbers(row['nodes'])}" if row["nodes"] else NONE
-        if len(row["hosts"]) > 1:
-            nodes += f" · {safe(fold_hosts(row['hosts']))}"
-        name = row["name"] if len(row["name"]) < _NAME else "…" + row["name"][-_NAME + 2 :]
-        text = f"{left(safe(name), _NAME)}{right(thousands(row['files']), 7)}"
-        text += f"{right(gib_column(row['bytes'], places), 9)}  {nodes}"
-        lines.append(((text, style),))
-        if row["why"]:
-            pieces = wrap(safe(row["why"]), WIDTH - 4)
-            lines += [((f"    {piece}", style),) for piece in pieces]
-    if len(rows) > _MAX:
-        more = count(len(rows) - _MAX, "more directory", "more directories")
-        lines.append(((f"… {more}; -o json lists all", "dim"),))
-    return lines
+def _row(row: Mapping[str, Any], style: str, places: int) -> Row:
+    nodes = f"NUMA {fold_numbers(row['nodes'])}" if row["nodes"] else NONE
+    if len(row["hosts"]) > 1:
+        nodes += f" · {safe(fold_hosts(row['hosts']))}"
+    cells = [
+        safe(row["name"]),
+        thousands(row["files"]),
+        gib_column(row["bytes"], places),
+        nodes,
+    ]
+    notes = ((safe(row["why"]), style),) if row["why"] else ()
+    return Row(cells, style=style, notes=notes)
+
+
+def _more(rows: Sequence[object]) -> str:
+    more = count(len(rows) - _MAX, "more directory", "more directories")
+    return f"… {more}; -o json lists all"
 
 
 def _gib(size: int) -> str:
     return f"{size / GIB:.3f}" if 0 < size < GIB // 20 else gib(size)
 
 
-def cache_result_lines(entries: Sequence[HostEntry]) -> list[Line]:
+def cache_result_lines(entries: Sequence[HostEntry], width: int = WIDTH) -> list[Line]:
     """One block a host or a group of hosts that ended alike, worst first; ``next`` last."""
     groups: dict[tuple[str, str], list[HostEntry]] = {}
     for entry in entries:
         word, text = _said(entry)
         groups.setdefault((word, template(text)), []).append(entry)
-    order = [*_MARKS]
     lines: list[Line] = []
     for (word, _), group in sorted(
-        groups.items(), key=lambda item: order.index(item[0][0]) + 1 if item[0][0] in order else 0
+        groups.items(), key=lambda item: _ORDER.index(item[0][0]) + 1 if item[0][0] in _ORDER else 0
     ):
-        glyph, style = _MARKS.get(word, ("✗", "bad"))
+        glyph, style = OUTCOMES[word] if word in OUTCOMES else verdict_sign(word)
         indent = max(14, len(word) + 4)
         hosts = safe(fold_hosts(entry["host"] for entry in group))
         texts = list(dict.fromkeys(_said(entry)[1] for entry in group))
         more = f" (and {len(texts) - 1} alike)" if len(texts) > 1 else ""
-        first, *rest = wrap(f"{hosts}: {safe(texts[0])}{more}", WIDTH - indent)
+        first, *rest = wrap(f"{hosts}: {safe(texts[0])}{more}", width - indent)
         lines.append(((f"{glyph} {left(word, indent - 2)}", style), (first, "")))
         lines += [((" " * indent + piece, ""),) for piece in rest]
         if len(group) == 1:
-            lines += _nodes(group[0], indent)
-        lines += _checks(group, indent)
-    return lines + reclaim_steps(entries, WIDTH)
+            lines += _nodes(group[0], indent, width)
+        lines += _checks(group, indent, width)
+    return lines + reclaim_steps(entries, width)
 
 
 def _said(entry: HostEntry) -> tuple[str, str]:
@@ -155,7 +157,7 @@ def _said(entry: HostEntry) -> tuple[str, str]:
     return word, cache["why"]
 
 
-def _nodes(entry: HostEntry, indent: int) -> list[Line]:
+def _nodes(entry: HostEntry, indent: int, width: int) -> list[Line]:
     """What became free where, with the per-CPU lists that hold some of it back."""
     lines: list[Line] = []
     for node in entry["reclaim"]["numa_nodes"] if "reclaim" in entry else ():
@@ -168,7 +170,7 @@ def _nodes(entry: HostEntry, indent: int) -> list[Line]:
         if None not in lists:
             text += f", per-CPU lists {lists[0] / GIB:+.2f}".replace("+", "") + " → "
             text += f"{lists[1] / GIB:.2f}"
-        lines.append(((" " * indent + text, "dim"),))
+        lines += block(text, width, "dim", indent)
     for gpu in entry["reclaim"]["gpus"] if "reclaim" in entry else ():
         if gpu["after_bytes"] is not None:
             text = f"used {gib(gpu['before_bytes'])} → {gib(gpu['after_bytes'])}"
@@ -176,11 +178,11 @@ def _nodes(entry: HostEntry, indent: int) -> list[Line]:
                 free = gib(gpu.get("before_free_bytes")), gib(gpu.get("after_free_bytes"))
                 text += f", free {free[0]} → {free[1]}"
             text = f"GPU {gpu['index']}: {text} GiB by NVML"
-            lines.append(((f"{' ' * indent}{text}", "dim"),))
+            lines += block(text, width, "dim", indent)
     return lines
 
 
-def _checks(group: Sequence[HostEntry], indent: int) -> list[Line]:
+def _checks(group: Sequence[HostEntry], indent: int, width: int) -> list[Line]:
     """What an engine that was asked afterwards did, equal answers of several hosts folded."""
     found: dict[tuple[bool, str], list[tuple[str, str]]] = {}
     for entry in group:
@@ -194,8 +196,8 @@ def _checks(group: Sequence[HostEntry], indent: int) -> list[Line]:
         who = f"{safe(fold_hosts(host for host, _ in rows))}: " if len(group) > 1 else ""
         texts = list(dict.fromkeys(text for _, text in rows))
         more = f" (and {len(texts) - 1} alike)" if len(texts) > 1 else ""
-        pieces = wrap(f"post-check {who}{safe(texts[0])}{more}", WIDTH - indent)
-        lines += [((" " * indent + piece, "" if answered else "bad"),) for piece in pieces]
+        text = f"post-check {who}{safe(texts[0])}{more}"
+        lines += block(text, width, "" if answered else "bad", indent)
     return lines
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from itertools import zip_longest
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from fleetmem.controller.answer.envelope import HostEntry, reading_of
 from fleetmem.controller.reclaim.options import ReclaimOptions
-from fleetmem.controller.render.kit.line import WIDTH, Line, cells, left, right, wrap
+from fleetmem.controller.render.kit.line import WIDTH, Line, block, cells, wrap
+from fleetmem.controller.render.kit.table import GAP, Column, hosts_column, measured, table_lines
+from fleetmem.controller.render.kit.table import Row as TableRow
 from fleetmem.controller.render.reclaim.plan_rows import Row, spared_rows, target_rows
 from fleetmem.controller.render.reclaim.verdict_text import managed_bytes
 from fleetmem.controller.text.safe import safe
@@ -22,31 +23,6 @@ CLASS_STYLES = {
     "foreign": "foreign",
 }
 _MAX_SPARED = 24
-_MAX_HOSTS = 16
-_USED, _PID, _AGE, _CLASS = 12, 7, 5, 9
-_OWNER, _LEAST_OWNER = 13, 8
-
-
-@dataclass(frozen=True, slots=True)
-class _Widths:
-    """Columns in cells; ``hosts`` 0 where there is one host only, which then has an age."""
-
-    whole: int
-    hosts: int
-    gpus: int
-    used: int
-    holder: int
-    owner: int
-
-    @property
-    def before(self) -> int:
-        """Cells left of the holder."""
-        return (self.hosts + 1 if self.hosts else 0) + self.gpus + 1 + self.used + 2
-
-    @property
-    def spared(self) -> int:
-        """Cells of a spared process's text."""
-        return self.whole - self.before - 2 - _CLASS
 
 
 def plan_lines(
@@ -62,15 +38,17 @@ def plan_lines(
     spared = spared_rows(shown)
     if not targets and not spared:
         return []
-    widths = _widths([*targets, *spared], len(shown) > 1, width)
+    many = len(shown) > 1
+    columns = _columns([*targets, *spared], many, width)
+    held = [_target(row, many) for row in targets]
     lines = _title(shown, width)
-    if targets:
-        lines.append(_header(widths))
-        lines += [line for row in targets for line in _target_lines(row, widths)]
-        lines += _managed_lines(shown, width)
+    lines += table_lines(columns, held, width)
+    lines += _managed_lines(shown, width)
     if spared:
         lines.append((("SPARED", "dim"),))
-        lines += [line for row in spared[:_MAX_SPARED] for line in _spared_lines(row, widths)]
+        kept = [_spared(row, many) for row in spared[:_MAX_SPARED]]
+        beside = _spared_columns(columns, measured(columns, held, width) if held else {})
+        lines += table_lines(beside, kept, width, heads=not held)
     if len(spared) > _MAX_SPARED:
         more = count(len(spared) - _MAX_SPARED, "more kind")
         lines.append(((f"… {more}; -o json lists all", "dim"),))
@@ -111,45 +89,54 @@ def _gpus(entries: Iterable[HostEntry]) -> str:
     return f"{total} × {names.pop()}" if len(names) == 1 else count(total, "GPU")
 
 
-def _widths(rows: Sequence[Row], many: bool, width: int) -> _Widths:
-    """Room for the longest holder's name, the rest for the owner; on a narrow terminal the columns
-    before it are as wide as what is in them."""
-    narrow = width < WIDTH
-    hosts = max(5, *(min(cells(row.hosts), _MAX_HOSTS) for row in rows)) if many else 0
-    gpus = 5 if many else 7
-    used = max(8, *(cells(row.used) for row in rows)) if narrow else _USED
-    named = [cells(row.text) for row in rows if row.owner]
-    holder = min(max([12, *named]), 26)
-    fixed = _Widths(width, hosts, gpus, used, 0, 0).before + 1 + _PID + 2 + 2 + _CLASS
-    fixed += 0 if many else _AGE + 2
-    holder = min(holder, max(12, width - fixed - _OWNER))
-    owner = max(_LEAST_OWNER, width - fixed - holder)
-    return _Widths(width, hosts, gpus, used, holder, owner)
+def _columns(rows: Sequence[Row], many: bool, width: int) -> list[Column]:
+    """Columns that targets and spared processes share have room for both."""
+
+    def size(texts: Iterable[str]) -> int:
+        return max(map(cells, texts), default=0)
+
+    hosts = hosts_column(width)
+    beside = [row.hosts for row in rows if cells(row.hosts) <= hosts.most]
+    return [
+        *([replace(hosts, size=size(beside))] if many else []),
+        Column("GPU", size=size(row.gpus for row in rows)),
+        Column("USED MiB", right=True, size=size(row.used for row in rows)),
+        Column("HOLDER", least=18),
+        Column("PID", right=True),
+        *([] if many else [Column("AGE", right=True, drop=1)]),
+        Column("OWNER", least=12, place="below"),
+        Column("USER", drop=3),
+        Column("COMMAND", least=24, lines=1, drop=4),
+        Column("CLASS", size=size(_class(row) for row in rows)),
+    ]
 
 
-def _header(widths: _Widths) -> Line:
-    hosts = f"{'HOSTS':<{widths.hosts}} " if widths.hosts else ""
-    ages = "" if widths.hosts else f"{'AGE':>{_AGE}}  "
-    text = (
-        f"{hosts}{'GPU':<{widths.gpus}} {'USED MiB':>{widths.used}}  {'HOLDER':<{widths.holder}} "
-        f"{'PID':>{_PID}}  {ages}{'OWNER':<{widths.owner}}  CLASS"
-    )
-    return ((text, "dim"),)
+def _target(row: Row, many: bool) -> TableRow:
+    hosts = [row.hosts] if many else []
+    ages = [] if many else [row.age]
+    kind: Line = ((_class(row), CLASS_STYLES.get(row.kind, "")),)
+    texts = [*hosts, row.gpus, row.used, row.text, row.pid, *ages, row.owner, row.user, row.command]
+    return TableRow([*texts, kind])
 
 
-def _target_lines(row: Row, widths: _Widths) -> list[Line]:
-    names, owners = wrap(row.text, widths.holder), wrap(row.owner, widths.owner)
-    ages = "" if widths.hosts else f"{right(row.age, _AGE)}  "
-    first = (
-        f"{left(row.gpus, widths.gpus)} {right(row.used, widths.used)}  "
-        f"{left(names[0], widths.holder)} {right(row.pid, _PID)}  {ages}"
-        f"{left(owners[0], widths.owner)}  "
-    )
-    lines = _with_hosts(row, widths, first, "")
-    gap = widths.holder + 1 + _PID + 2 + len(ages)
-    for name, owner in zip_longest(names[1:], owners[1:], fillvalue=""):
-        lines.append(((" " * widths.before + left(name, gap) + owner, ""),))
-    return lines
+def _spared_columns(columns: Sequence[Column], widths: Mapping[str, int]) -> list[Column]:
+    """The text of a spared process takes the room of a target's columns from HOLDER to CLASS."""
+    names = [column.title for column in columns]
+    between = [widths[name] for name in names[names.index("HOLDER") : -1] if name in widths]
+    size = sum(between) + GAP * (len(between) - 1) if between else 0
+    first = columns[: names.index("HOLDER")]
+    text = Column("HOLDER", size=size, most=size, least=min(size or 30, 30), place="below")
+    return [*first, text, columns[-1]]
+
+
+def _spared(row: Row, many: bool) -> TableRow:
+    hosts = [row.hosts] if many else []
+    kind: Line = ((_class(row), CLASS_STYLES.get(row.kind, "")),)
+    return TableRow([*hosts, row.gpus, row.used, row.text, kind], style="dim")
+
+
+def _class(row: Row) -> str:
+    return row.kind.replace("_", " ")
 
 
 def _managed_lines(entries: Sequence[HostEntry], width: int) -> list[Line]:
@@ -157,30 +144,8 @@ def _managed_lines(entries: Sequence[HostEntry], width: int) -> list[Line]:
     size = managed_bytes(entry["reclaim"] for entry in entries)
     if not size:
         return []
-    text = f"managed memory, which no list of NVML has: at most {gib(size)} GiB more are theirs"
-    return [((piece, "warn"),) for piece in wrap(text, width)]
-
-
-def _spared_lines(row: Row, widths: _Widths) -> list[Line]:
-    first, *more = wrap(row.text, widths.spared)
-    head = f"{left(row.gpus, widths.gpus)} {right(row.used, widths.used)}  "
-    lines = _with_hosts(row, widths, f"{head}{left(first, widths.spared)}  ", "dim")
-    return [*lines, *(((" " * widths.before + piece, "dim"),) for piece in more)]
-
-
-def _with_hosts(row: Row, widths: _Widths, text: str, style: str) -> list[Line]:
-    tail = (row.kind.replace("_", " "), CLASS_STYLES.get(row.kind, ""))
-    if not widths.hosts:
-        return [((text, style), tail)]
-    return hosts_first(row.hosts, widths.hosts, ((f" {text}", style), tail), widths.whole)
-
-
-def hosts_first(folded: str, width: int, rest: Line, whole: int = WIDTH) -> list[Line]:
-    """A row that begins with a node set; a set longer than its column has lines of its own."""
-    if cells(folded) <= width:
-        return [((left(folded, width), ""), *rest)]
-    lines: list[Line] = [((piece, ""),) for piece in wrap(folded, whole)]
-    return [*lines, ((" " * width, ""), *rest)]
+    text = f"plus at most {gib(size)} GiB of managed memory, which NVML does not list"
+    return block(text, width, "warn")
 
 
 def _steps(entries: Sequence[HostEntry], options: ReclaimOptions, width: int) -> list[Line]:
@@ -197,4 +162,4 @@ def _steps(entries: Sequence[HostEntry], options: ReclaimOptions, width: int) ->
     text = f"steps   {steps}"
     if any(value is not None for value in expected):
         text += f" · expect {seconds_span(expected)} after KILL"
-    return [((piece, ""),) for piece in wrap(text, width)]
+    return block(text, width)

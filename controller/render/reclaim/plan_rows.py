@@ -5,10 +5,10 @@ Rows fold by (name pattern, owner, class); memory is shown once a GPU, ``"`` bel
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from fleetmem.controller.answer.envelope import HostEntry, Spared, Target
+from fleetmem.controller.answer.envelope import HostEntry, Spared, Target, reading_of
 from fleetmem.controller.answer.fold import fold_hosts, fold_names, fold_numbers, template
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import NONE, age, mib_span
@@ -26,6 +26,8 @@ class Row:
     pid: str = ""
     age: str = ""
     owner: str = ""
+    user: str = ""
+    command: str = ""
 
 
 def target_rows(entries: Iterable[HostEntry]) -> list[Row]:
@@ -63,7 +65,18 @@ def _target_row(group: Sequence[tuple[HostEntry, Target]], told: set[tuple[str, 
         pid=str(targets[0]["pid"]) if len(targets) == 1 else f"{len(targets)} pids",
         age=age(max((value for value in ages if value is not None), default=None)),
         owner=safe(fold_names(map(_owner, targets))),
+        user=safe(", ".join(sorted({target["user"] or NONE for target in targets}))),
+        command=safe(fold_names(dict.fromkeys(_commands(group)))),
     )
+
+
+def _commands(group: Sequence[tuple[HostEntry, Target]]) -> Iterator[str]:
+    """Command lines of the group's processes, as far as their readings have them."""
+    for entry, target in group:
+        reading = reading_of(entry, "processes.identity")
+        for one in reading["processes"] if reading else ():
+            if (one["pid"], one["start_time"]) == (target["pid"], target["start_time"]):
+                yield one["title"]
 
 
 def _used(group: Sequence[tuple[HostEntry, Target]], told: set[tuple[str, int]]) -> str:

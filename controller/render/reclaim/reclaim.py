@@ -18,7 +18,7 @@ def ladder_lines(envelope: Envelope, width: int = WIDTH) -> list[Line]:
     rungs = entries[0]["reclaim"]["rungs"] if "reclaim" in entries[0] else []
     if not rungs:
         return []
-    return [step_header(), *(line for rung in rungs for line in step_lines(rung, width))]
+    return [step_header(width), *(line for rung in rungs for line in step_lines(rung, width))]
 
 
 def reclaim_lines(

@@ -5,19 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fleetmem.controller.answer.envelope import HostEntry, Rung
-from fleetmem.controller.render.kit.line import WIDTH, Line, right, wrap
+from fleetmem.controller.render.kit.line import WIDTH, Line
+from fleetmem.controller.render.kit.table import Column, Row, table_lines
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import NONE, count, gib, seconds
 
 NAMES = {"term": "TERM", "kill": "KILL"}
-_INDENT = 58
 _BAD = ("refused", "failed")
 
 
-def step_header() -> Line:
+_COLUMNS = (
+    Column("STEP", size=6),
+    Column("SIGNALLED", right=True),
+    Column("GONE", right=True, size=7),
+    Column("GPUS HELD", right=True),
+    Column("FREED GiB", right=True),
+    Column("TIME", right=True, size=6),
+    Column("", least=24, place="below"),
+)
+"""As wide in every call: rows appear one by one as they end."""
+
+
+def step_header(width: int = WIDTH) -> Line:
     """The heading of the rows below."""
-    text = f"{'STEP':<10} {'SIGNALLED':>9} {'GONE':>7} {'GPUS HELD':>10} {'FREED GiB':>12}"
-    return ((f"{text} {'TIME':>7}", "dim"),)
+    return table_lines(_COLUMNS, [Row([""] * len(_COLUMNS))], width)[0]
 
 
 def step_lines(rung: Rung, width: int = WIDTH) -> list[Line]:
@@ -50,7 +61,7 @@ def steps_over(entries: Iterable[HostEntry], width: int = WIDTH) -> list[Line]:
         for rung in entry["reclaim"]["rungs"] if "reclaim" in entry else ():
             if rung["outcome"] != "not_applicable":
                 by_rung.setdefault(rung["rung"], []).append(rung)
-    lines = [step_header()] if by_rung else []
+    lines = [step_header(width)] if by_rung else []
     for name, rungs in by_rung.items():
         bad = sum(rung["outcome"] in _BAD for rung in rungs)
         note = f"on {count(len(rungs), 'host')}" + (f", not possible on {bad}" if bad else "")
@@ -80,17 +91,9 @@ def _row(
     style: str,
     width: int,
 ) -> list[Line]:
-    head = (
-        f"{step:<10} {right(signalled, 9)} {right(gone, 7)} {right(held, 10)} "
-        f"{right(freed, 12)} {right(took, 7)}"
-    )
-    if not note:
-        return [((head, ""),)]
-    mark = "! " if style else ""
-    first, *more = wrap(safe(mark + note), width - _INDENT - 4)
-    lines: list[Line] = [((head + "  ", ""), (first, style))]
-    lines += [((" " * (_INDENT + 4) + piece, style),) for piece in more]
-    return lines
+    said: Line = ((safe(f"! {note}" if style else note), style),)
+    row = Row([step, signalled, gone, held, freed, took, said])
+    return table_lines(_COLUMNS, [row], width, heads=False)
 
 
 def _of(part: int | None, whole: int | None) -> str:

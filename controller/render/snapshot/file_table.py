@@ -8,12 +8,12 @@ from dataclasses import dataclass, field
 from fleetmem.controller.answer.fold import fold_numbers
 from fleetmem.controller.memory.parts import CachedFile, Snapshot
 from fleetmem.controller.memory.table import directory
-from fleetmem.controller.render.kit.line import Line, left, right
+from fleetmem.controller.render.kit.line import WIDTH, Line, block
+from fleetmem.controller.render.kit.table import Column, Row, table_lines
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import NONE, count, decimals, gib_column, thousands
 
 _ROWS = 8
-_NAME = 34
 _GPU_COLUMNS = 3
 _SHARE = 20
 """One part in twenty (5 %) makes a table worth showing."""
@@ -54,7 +54,7 @@ def wants_files(section: Snapshot, asked: bool) -> bool:
     )
 
 
-def file_lines(section: Snapshot) -> list[Line]:
+def file_lines(section: Snapshot, width: int = WIDTH) -> list[Line]:
     """Files folded by directory, the most on a GPU's node first."""
     gpu = [n for n in section["numa_nodes"] if n["kind"] == "gpu" and n["total_bytes"]]
     gpu.sort(key=lambda node: -(node["file_bytes"] or 0))
@@ -69,8 +69,15 @@ def file_lines(section: Snapshot) -> list[Line]:
     rows = [_grouped(group, columns) for group in shown]
     rows += _small(section, columns) + _untraced(section, columns)
     places = [decimals(column) for column in zip(*(row.sizes for row in rows), strict=True)]
-    lines = [_head(columns), *(_row(row, places) for row in rows)]
-    return lines + _unsure(section)
+    heads = [
+        Column("FILE PAGES", least=20, path=True),
+        Column("FILES", right=True, drop=1),
+        Column("TOTAL", right=True),
+        *(Column(_node_name(column), right=True) for column in columns),
+        Column("DIRTY", right=True, drop=2),
+        Column("MAPPED BY"),
+    ]
+    return table_lines(heads, [_line(row, places) for row in rows], width) + _unsure(section, width)
 
 
 def _groups(files: Sequence[CachedFile]) -> list[_Group]:
@@ -107,12 +114,6 @@ def _together(groups: Sequence[_Group]) -> _Group:
     return whole
 
 
-def _head(columns: Sequence[Sequence[str]]) -> Line:
-    nodes = "".join(right(_node_name(column), 9) for column in columns)
-    text = f"{left('FILE PAGES', _NAME)}{right('FILES', 7)}{right('TOTAL', 8)}{nodes}"
-    return ((f"{text}{right('DIRTY', 7)}  MAPPED BY", "dim"),)
-
-
 def _node_name(column: Sequence[str]) -> str:
     return f"NUMA {fold_numbers(map(int, column))}"
 
@@ -124,21 +125,12 @@ def _grouped(group: _Group, columns: Sequence[Sequence[str]]) -> _Row:
     return _Row(name, group.files, (group.total, *nodes, group.dirty), group.mapped_by)
 
 
-def _row(row: _Row, places: Sequence[int]) -> Line:
-    total, *nodes, dirty = (gib_column(*one) for one in zip(row.sizes, places, strict=True))
+def _line(row: _Row, places: Sequence[int]) -> Row:
+    sizes = [gib_column(*one) for one in zip(row.sizes, places, strict=True)]
     files = NONE if row.files is None else thousands(row.files)
-    sizes = right(total, 8) + "".join(right(node, 9) for node in nodes) + right(dirty, 7)
     style = "dim" if row.dim else ""
-    return (
-        (_left_cut(row.name, _NAME), style),
-        (f"{right(files, 7)}{sizes}  ", style),
-        (row.mapped_by, "sure" if row.mapped_by == "nobody" else style),
-    )
-
-
-def _left_cut(name: str, width: int) -> str:
-    """A long path keeps its end, which tells files apart."""
-    return left(name if len(name) < width else "…" + name[-(width - 2) :], width)
+    mapped: Line = ((row.mapped_by, "sure" if row.mapped_by == "nobody" else style),)
+    return Row([row.name, files, *sizes, mapped], style=style)
 
 
 def _small(section: Snapshot, columns: Sequence[Sequence[str]]) -> list[_Row]:
@@ -168,13 +160,15 @@ def _untraced(section: Snapshot, columns: Sequence[Sequence[str]]) -> list[_Row]
     return [_Row(f"not traced ({said} % found)", None, sizes, dim=True)]
 
 
-def _unsure(section: Snapshot) -> list[Line]:
+def _unsure(section: Snapshot, width: int) -> list[Line]:
     """Why the table may lack files."""
     coverage = section["page_cache"]["coverage"]
     lines: list[Line] = []
     if coverage and not coverage["complete"]:
-        lines.append(((f"  the search ended early: {safe(coverage['stopped'] or '')}", "warn"),))
+        said = f"the search ended early: {safe(coverage['stopped'] or '')}"
+        lines += block(said, width, "warn", 2)
     if coverage and coverage["unknown"]:
-        unknown = count(coverage["unknown"], "file")
-        lines.append(((f"  {unknown} may not be measured", "warn"),))
+        lines += block(
+            f"{count(coverage['unknown'], 'file')} could not be measured", width, "warn", 2
+        )
     return lines

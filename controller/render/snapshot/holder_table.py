@@ -4,22 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from fleetmem.controller.answer.envelope import HostEntry, reading_of
 from fleetmem.controller.answer.fold import fold_hosts, fold_names, fold_numbers, template
 from fleetmem.controller.memory.abandoned import abandoned
 from fleetmem.controller.memory.parts import Process, Snapshot
-from fleetmem.controller.render.kit.line import WIDTH, Line, Span, cells, clip, left, right, wrap
+from fleetmem.controller.render.kit.line import WIDTH, Line
+from fleetmem.controller.render.kit.table import Column, Row, hosts_column, table_lines
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import GIB, NONE, gib, span
 
 _ROWS = 16
 _SHARE = 20
 """One part in twenty (5 %) of a GPU makes its holders worth showing."""
-_OWNER = 43
-_HOSTS = 18
-_GPUS = 8
-_SIZE = 14
 _NO_PROCESS = "no process here"
 
 
@@ -40,6 +38,8 @@ class Holder:
     managed: int
     pinned: int | None
     anon: int | None
+    launcher: str = ""
+    command: str = ""
 
     @property
     def who(self) -> str:
@@ -61,7 +61,7 @@ def holders(entry: HostEntry, section: Snapshot) -> list[Holder]:
 def _processes(entry: HostEntry, section: Snapshot) -> Iterator[Holder]:
     places = {gpu["uuid"]: (gpu["index"], gpu["total_bytes"]) for gpu in section["gpus"]}
     reading = reading_of(entry, "processes.identity")
-    notes = {one["pid"]: abandoned(one) for one in reading["processes"]} if reading else {}
+    known_by_pid = {one["pid"]: one for one in reading["processes"]} if reading else {}
     for process in section["processes"]:
         sizes = {uuid: size for uuid, size in process["gpus"].items() if uuid in places}
         if not any(
@@ -70,16 +70,25 @@ def _processes(entry: HostEntry, section: Snapshot) -> Iterator[Holder]:
         ):
             continue
         known = [size for size in sizes.values() if size is not None]
+        identity = known_by_pid.get(process["pid"])
         yield Holder(
             pid=process["pid"],
             name=_name(process),
-            note=notes.get(process["pid"]) or "",
+            note=(abandoned(identity) if identity else None) or "",
             gpus=tuple(sorted(places[uuid][0] for uuid in sizes)),
             cuda=sum(known) if len(known) == len(sizes) else None,
             managed=sum(_managed(process, uuid) for uuid in sizes),
             pinned=process["pinned_bytes"],
             anon=process["anon_bytes"],
+            launcher=_launcher(identity),
+            command=identity["title"] if identity else "",
         )
+
+
+def _launcher(identity: Any) -> str:
+    """Who started it and lives, by name and pid."""
+    above = identity["ancestors"] if identity and identity["launcher_alive"] else []
+    return f"{above[0]['comm']} {above[0]['pid']}" if above else ""
 
 
 def _name(process: Process) -> str:
@@ -140,29 +149,40 @@ def holder_lines(entry: HostEntry, section: Snapshot, width: int = WIDTH) -> lis
     found = holders(entry, section)
     if not found:
         return []
-    managed = any(one.managed for one in found)
-    names = ["CUDA", *(["MANAGED"] if managed else []), "PINNED", "ANON"]
-    owner = max(20, min(_OWNER, width - 10 - _GPUS - 9 * len(names)))
-    head = f"{right('PID', 8)}  {left('HOLDER', owner)}{left('GPU', _GPUS)}"
-    lines: list[Line] = [((head + "".join(right(name, 9) for name in names), "dim"),)]
+    columns = [
+        Column("PID", right=True),
+        Column("HOLDER", least=20),
+        Column("GPU"),
+        Column("CUDA", right=True),
+        *([Column("MANAGED", right=True)] if any(one.managed for one in found) else []),
+        Column("PINNED", right=True),
+        Column("ANON", right=True),
+        Column("LAUNCHER", most=24, least=12, drop=1),
+        Column("COMMAND", least=24, lines=2, drop=2),
+    ]
     largest = sorted(found, key=lambda one: -one.held)[:_ROWS]
-    for one in found:
-        if one not in largest:
-            continue
-        pid = NONE if one.pid is None else str(one.pid)
-        sizes = [one.cuda, *([one.managed or None] if managed else []), one.pinned, one.anon]
-        text = left(fold_numbers(one.gpus), _GPUS) + "".join(right(gib(size), 9) for size in sizes)
-        lines.append(((f"{right(pid, 8)}  ", ""), *_who(one, owner - 1), (" " + text, "")))
+    managed = any(one.managed for one in found)
+    rows = [_row(one, managed) for one in found if one in largest]
+    lines = table_lines(columns, rows, width)
     if len(found) > _ROWS:
         lines.append(((f"  {len(found) - _ROWS} more; -o json lists all", "dim"),))
     return lines
 
 
-def _who(one: Holder, width: int) -> list[Span]:
-    """Name and note in *width* cells; where they do not fit the name is cut."""
+def _row(one: Holder, managed: bool) -> Row:
     note = f" · {one.note}" if one.name and one.note else one.note
-    name = clip(safe(one.name), max(8, width - cells(note))) if one.name else ""
-    return [(name, ""), (left(note, width - cells(name)), "warn" if note else "")]
+    who: Line = ((safe(one.name), ""), (note, "warn"))
+    sizes = [one.cuda, *([one.managed or None] if managed else []), one.pinned, one.anon]
+    return Row(
+        [
+            NONE if one.pid is None else str(one.pid),
+            who,
+            fold_numbers(one.gpus),
+            *map(gib, sizes),
+            safe(one.launcher),
+            safe(one.command),
+        ]
+    )
 
 
 def orphaned(entries: Sequence[HostEntry]) -> list[str]:
@@ -197,26 +217,30 @@ def folded_holder_lines(entries: Sequence[HostEntry], width: int = WIDTH) -> lis
             groups.setdefault((template(kind.names[0]), kind.gpus), []).append(kind)
     if not groups:
         return []
-    head = f"{left('HOSTS', _HOSTS)}{left('GPU', _GPUS)}{left('HELD ON EACH', _SIZE)}HOLDER"
-    lines: list[Line] = [((head, "dim"),)]
     rows = sorted(groups.values(), key=lambda kinds: -max(kind.held or 0 for kind in kinds))
-    room = width - _HOSTS - _GPUS - _SIZE
-    for kinds in rows[:_ROWS]:
-        sizes = span(kind.held for kind in kinds)
-        who = fold_names(dict.fromkeys(name for kind in kinds for name in kind.names))
-        pieces = wrap(safe(who), room)
-        text = left(kinds[0].gpus, _GPUS) + left(NONE if sizes is None else _range(*sizes), _SIZE)
-        hosts = safe(fold_hosts(kind.host for kind in kinds))
-        style = "warn" if kinds[0].noted else ""
-        if cells(hosts) < _HOSTS:
-            lines.append(((left(hosts, _HOSTS) + text, ""), (pieces[0], style)))
-        else:
-            lines += [((piece, ""),) for piece in wrap(hosts, width)]
-            lines.append(((" " * _HOSTS + text, ""), (pieces[0], style)))
-        lines += [((" " * (width - room) + piece, style),) for piece in pieces[1:]]
+    columns = [
+        hosts_column(width),
+        Column("GPU"),
+        Column("HELD ON EACH"),
+        Column("HOLDER", least=20),
+    ]
+    lines = table_lines(columns, [_folded(kinds) for kinds in rows[:_ROWS]], width)
     if len(rows) > _ROWS:
         lines.append(((f"  {len(rows) - _ROWS} more; -o json lists all", "dim"),))
     return lines
+
+
+def _folded(kinds: Sequence[_Kind]) -> Row:
+    sizes = span(kind.held for kind in kinds)
+    who = fold_names(dict.fromkeys(name for kind in kinds for name in kind.names))
+    return Row(
+        [
+            safe(fold_hosts(kind.host for kind in kinds)),
+            kinds[0].gpus,
+            NONE if sizes is None else _range(*sizes),
+            ((safe(who), "warn" if kinds[0].noted else ""),),
+        ]
+    )
 
 
 def _kinds(entry: HostEntry) -> Iterator[_Kind]:
@@ -239,4 +263,4 @@ def _kinds(entry: HostEntry) -> Iterator[_Kind]:
 
 def _range(low: float, high: float) -> str:
     first, last = (f"{size / GIB:.1f}" for size in (low, high))
-    return first if first == last else f"{first}–{last}"
+    return first if first == last else f"{first}-{last}"

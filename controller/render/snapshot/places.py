@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fleetmem.controller.memory.parts import Gpu, NumaNode, Snapshot
-from fleetmem.controller.render.kit.line import Line, Span, left, right
+from fleetmem.controller.render.kit.line import Line, Span
+from fleetmem.controller.render.kit.table import Cell, Column, Row, table_lines
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import GIB, NONE, count
 
 COLUMNS = ("TOTAL", "FREE", "CUDA", "FILE", "ANON", "SHMEM", "KERNEL", "UNACC")
 _PARTS = COLUMNS[1:]
-_WHERE = 19
-_WIDTHS = {"TOTAL": 9, "UNACC": 7}
 _BAR = 15
+_WIDE_BAR, _WIDE = 30, 130
 LETTERS = {
     "FILE": ("F", "red"),
     "CUDA": ("C", "blue"),
@@ -99,24 +99,22 @@ def _gpu(gpu: Gpu) -> Place:
 
 
 def place_lines(rows: Sequence[Place], width: int = 100) -> list[Line]:
-    """The table. Below 100 columns the bar goes, below 84 the gaps, below 80 KERNEL and SHMEM."""
-    shown = [name for name in COLUMNS if width >= 80 or name not in ("KERNEL", "SHMEM")]
-    wide = {name: _WIDTHS.get(name, 8) for name in shown}
-    if 80 <= width < 84:
-        wide |= dict.fromkeys(("ANON", "SHMEM", "KERNEL"), 7)
-    bar = width >= 100
-    head = left("WHERE", _WHERE) + "".join(right(name, wide[name]) for name in shown)
-    lines: list[Line] = [((head + ("  0 %       100 %" if bar else ""), "dim"),)]
-    for row in rows:
-        tenths = in_tenths(row)
-        spans: list[Span] = [(left(f"{row.name:<11} {safe(row.where)}", _WHERE), "")]
-        for name in shown:
-            spans.append((right(_tenth(tenths[name]), wide[name]), _style(name, row)))
-        if bar:
-            spans.append(("  ", ""))
-            spans += bar_spans(row)
-        lines.append(tuple(spans))
-    return lines
+    """The table; the bar goes first where there is no room, then SHMEM and KERNEL."""
+    bar = _WIDE_BAR if width >= _WIDE else _BAR
+    drops = {"SHMEM": 2, "KERNEL": 1}
+    columns = [
+        Column("WHERE"),
+        Column("", least=1),
+        *(Column(name, right=True, drop=drops.get(name, 0)) for name in COLUMNS),
+        Column(f"0 %{'100 %':>{bar - 3}}", drop=3),
+    ]
+    return table_lines(columns, [_row(row, bar) for row in rows], width)
+
+
+def _row(row: Place, bar: int) -> Row:
+    tenths = in_tenths(row)
+    figures: list[Cell] = [((_tenth(tenths[name]), _style(name, row)),) for name in COLUMNS]
+    return Row([safe(row.name), safe(row.where), *figures, tuple(bar_spans(row, bar))])
 
 
 def _style(name: str, row: Place) -> str:

@@ -10,8 +10,10 @@ from fleetmem.controller.answer.fold import fold_hosts, fold_names
 from fleetmem.controller.answer.step import DIRECT, Reach, Step, complete, next_step, read
 from fleetmem.controller.memory.parts import Snapshot
 from fleetmem.controller.render.kit.findings import finding_lines
-from fleetmem.controller.render.kit.line import WIDTH, Line, cells, joined, left, right, wrap
+from fleetmem.controller.render.kit.line import WIDTH, Line, block, joined
 from fleetmem.controller.render.kit.next_steps import next_lines
+from fleetmem.controller.render.kit.signs import OUTCOMES
+from fleetmem.controller.render.kit.table import Column, Row, hosts_column, needed, table_lines
 from fleetmem.controller.render.snapshot.file_table import file_lines, wants_files
 from fleetmem.controller.render.snapshot.holder_table import (
     folded_holder_lines,
@@ -29,12 +31,7 @@ from fleetmem.controller.render.snapshot.places import (
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import GIB, NONE, count
 
-_HOSTS = 18
-_CLASS = 11
-_FIGURE = 7
-_NARROW = 92
-"""Below that many columns the hosts of a row have a line of their own."""
-_INDENT = 4
+_WIDE_ENOUGH = 80
 
 
 def head_lines(entry: HostEntry, section: Snapshot, run: str, width: int = WIDTH) -> list[Line]:
@@ -76,7 +73,8 @@ def host_lines(entry: HostEntry, section: Snapshot, run: str, width: int = WIDTH
     """The head and the table of places."""
     lines = [*head_lines(entry, section, run, width), ()]
     lines += place_lines(places(section), width)
-    lines += [((" " * 22 + note, "dim"),) for note in place_notes(section)]
+    for note in place_notes(section):
+        lines += block(note, width, "dim", 22 if width >= _WIDE_ENOUGH else 2)
     return lines
 
 
@@ -86,14 +84,14 @@ def below_lines(
     """What comes below the places: holders, files, findings, gaps."""
     blocks = [
         holder_lines(entry, section, width),
-        file_lines(section) if wants_files(section, asked) else [],
+        file_lines(section, width) if wants_files(section, asked) else [],
         finding_lines(envelope["findings"], width),
         _unread(entry, width),
     ]
     lines: list[Line] = []
-    for block in blocks:
-        if block:
-            lines += [(), *block]
+    for part in blocks:
+        if part:
+            lines += [(), *part]
     return lines
 
 
@@ -103,7 +101,8 @@ def _unread(entry: HostEntry, width: int) -> list[Line]:
         if reading["outcome"] == "ok" or absent(name, reading):
             continue
         text = f"{name} {reading['outcome']}: {reading['reason'] or 'no reason given'}"
-        lines += [((piece, "warn"),) for piece in wrap(safe(text), width)]
+        glyph, style = OUTCOMES["partial"]
+        lines += block(safe(text), width, style, first=f"{glyph} ")
     return lines
 
 
@@ -162,7 +161,7 @@ def _several(envelope: Envelope, width: int) -> list[Line]:
     summary = envelope["summary"]
     said = ", ".join(f"{n} {word}" for word, n in summary.items() if word != "targeted" and n)
     title = f"{count(summary['targeted'], 'host')}: {said} · GiB · run {envelope['run']['id']}"
-    lines: list[Line] = [((piece, "bold"),) for piece in wrap(title, width)]
+    lines = block(title, width, "bold")
     groups: dict[tuple[str, int, int], list[tuple[str, Place]]] = {}
     for entry in entries:
         if "snapshot" not in entry:
@@ -180,13 +179,7 @@ def _several(envelope: Envelope, width: int) -> list[Line]:
 
     ordered = sorted(groups, key=rank)
     if groups:
-        lead = _HOSTS if width >= _NARROW else _INDENT
-        room = width - lead - _CLASS
-        figures, widths = _columns([groups[key] for key in ordered], room)
-        head = left("HOSTS" if lead == _HOSTS else "", lead) + left("WHERE", _CLASS)
-        lines += [(), ((head + _cells(COLUMNS, widths), "dim"),)]
-        for key, texts in zip(ordered, figures, strict=True):
-            lines += _group(key, groups[key], _cells(texts, widths), lead, width)
+        lines += [(), *_class_table([(key, groups[key]) for key in ordered], width)]
     held = folded_holder_lines(entries, width)
     lines += [(), *held] if held else []
     lines += failed_lines(entries, width)
@@ -210,43 +203,30 @@ def _filled(rows: Sequence[tuple[str, Place]]) -> float:
     return max(1 - (row.parts["FREE"] or 0) / (row.total or 1) for _, row in rows)
 
 
-def _group(
-    key: tuple[str, int, int],
-    rows: Sequence[tuple[str, Place]],
-    figures: str,
-    lead: int,
-    width: int,
+def _class_table(
+    groups: Sequence[tuple[tuple[str, int, int], Sequence[tuple[str, Place]]]], width: int
 ) -> list[Line]:
-    name, each, _ = key
-    text = left(f"{each} × {name}" if each > 1 else name, _CLASS) + figures
-    folded = safe(fold_hosts(host for host, _ in rows))
-    if cells(folded) < lead:
-        return [((left(folded, lead), ""), (text, ""))]
-    names: list[Line] = [((piece, ""),) for piece in wrap(folded, width)]
-    return [*names, ((" " * lead + text, ""),)]
-
-
-def _columns(
-    groups: Sequence[Sequence[tuple[str, Place]]], room: int
-) -> tuple[list[list[str]], list[int]]:
-    """The figures of each group and each column's width; ranges lose tenths where room is short."""
-    found: list[list[str]] = []
-    widths: list[int] = []
+    """A row a class of places; ranges lose their tenths where room is short."""
+    drops = {"SHMEM": 2, "KERNEL": 1}
+    columns = [
+        hosts_column(width),
+        Column("WHERE"),
+        *(Column(name, right=True, drop=drops.get(name, 0)) for name in COLUMNS),
+    ]
+    rows: list[Row] = []
     for tenths in (True, False):
-        found = []
-        for rows in groups:
-            shown = [in_tenths(row) for _, row in rows]
-            found.append([_range([row[name] for row in shown], tenths) for name in COLUMNS])
-        widths = [
-            max(_FIGURE, *(cells(row[at]) + 1 for row in found)) for at in range(len(COLUMNS))
-        ]
-        if sum(widths) <= room:
+        rows = [_class_row(*group, tenths) for group in groups]
+        if needed(columns, rows) <= width:
             break
-    return found, widths
+    return table_lines(columns, rows, width)
 
 
-def _cells(texts: Sequence[str], widths: Sequence[int]) -> str:
-    return "".join(right(text, width) for text, width in zip(texts, widths, strict=True))
+def _class_row(key: tuple[str, int, int], rows: Sequence[tuple[str, Place]], tenths: bool) -> Row:
+    name, each, _ = key
+    shown = [in_tenths(row) for _, row in rows]
+    figures = [_range([row[column] for row in shown], tenths) for column in COLUMNS]
+    hosts = safe(fold_hosts(host for host, _ in rows))
+    return Row([hosts, safe(f"{each} × {name}" if each > 1 else name), *figures])
 
 
 def _range(sizes: Sequence[int | None], tenths: bool) -> str:
@@ -258,16 +238,16 @@ def _range(sizes: Sequence[int | None], tenths: bool) -> str:
     if low == high:
         return f"{low / 10:.1f}"
     first, last = (f"{size / 10:.{int(tenths)}f}" for size in (low, high))
-    return first if first == last else f"{first}–{last}"
+    return first if first == last else f"{first}-{last}"
 
 
 def failed_lines(entries: Sequence[HostEntry], width: int = WIDTH) -> list[Line]:
     """Hosts without a table, by their reason."""
-    reasons: dict[str, list[str]] = {}
+    reasons: dict[tuple[str, str], list[str]] = {}
     for entry in entries:
         if entry["error"] is not None:
-            text = f"{entry['outcome']}: {entry['error']['code']}: {entry['error']['message']}"
-            reasons.setdefault(text, []).append(entry["host"])
+            text = f"{entry['error']['code']}: {entry['error']['message']}"
+            reasons.setdefault((entry["outcome"], text), []).append(entry["host"])
         elif "snapshot" not in entry:
             unread = [
                 f"{name}: {row['reason'] or row['outcome']}"
@@ -275,10 +255,10 @@ def failed_lines(entries: Sequence[HostEntry], width: int = WIDTH) -> list[Line]
                 if row["outcome"] != "ok"
             ]
             said = "; ".join(unread) or "not read"
-            reasons.setdefault(f"{entry['outcome']}: {said}", []).append(entry["host"])
+            reasons.setdefault((entry["outcome"], said), []).append(entry["host"])
     lines: list[Line] = []
-    for reason, hosts in reasons.items():
-        text = f"{safe(fold_hosts(hosts))}: {safe(reason)}"
-        lines += [((("✗ " if n == 0 else "  ") + piece, "bad"),)
-                  for n, piece in enumerate(wrap(text, width - 2))]  # fmt: skip
+    for (outcome, reason), hosts in reasons.items():
+        glyph, style = OUTCOMES[outcome]
+        text = f"{safe(fold_hosts(hosts))}: {outcome}: {safe(reason)}"
+        lines += block(text, width, style, indent=2, first=f"{glyph} ")
     return lines

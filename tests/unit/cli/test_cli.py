@@ -529,7 +529,7 @@ def test_hosts_check(capsys: Capture, fake: type[FakeFleet]) -> None:
     status, out, _ = run(capsys, "hosts", "--check")
     rows = out.splitlines()
     assert status == 3
-    assert rows[1].split()[:3] == ["✗", "1", "a3"]
+    assert rows[1].split()[:3] == ["–", "1", "a3"]
     assert rows[-2].split()[:3] == ["✓", "2", "a[1-2]"]
     assert rows[-1] == "3 hosts: 2 ok, 1 unreachable"
 

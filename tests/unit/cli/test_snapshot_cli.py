@@ -139,7 +139,7 @@ def test_playbooks_check_without_a_file_checks_all_that_is_loaded(
     shipped = Path(books.FOLDER)
     names = {one.name for one in (*shipped.glob("*.yaml"), *shipped.glob("engines/*.yaml"))}
     assert {"memory.yaml", "protect.yaml", "vllm.yaml"} <= names
-    assert names | {"mine.yaml"} == set(out.partition("sound:")[2].replace(",", " ").split())
+    assert names | {"mine.yaml"} == set(out.partition("valid:")[2].replace(",", " ").split())
     mine.write_text(f"engine: mine\nabout: x\npatterns:\n  - {pattern % 'started'}\n")
     assert main(["playbooks", "check"]) == 2
     assert f"{mine}:4:" in capsys.readouterr().out

@@ -51,7 +51,7 @@ def test_sixteen_hosts_with_one_odd_in_one_screen(
     evidence = " ".join(" ".join(out).split())
     assert "another process held 11.00 GiB" in evidence
     at = next(number for number, line in enumerate(out) if line.startswith("✓"))
-    assert out[at].split()[:3] == ["✓", "15", "gpu-[01-10,"]
+    assert out[at].split()[:3] == ["✓", "15", "gpu-[01-10,12-16].log"]
     assert f"KV 29.30 ±0.00 GiB a rank · {tokens:,}".replace(",", " ") in evidence
     assert "15 equal" in evidence
 

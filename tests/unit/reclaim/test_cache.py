@@ -308,7 +308,7 @@ def test_the_screen_of_many_hosts_folds_them() -> None:
     lost = env.new_host("gh200-17", "unreachable", {"code": "connect_timeout", "message": "no",
                                                       "hint": None})  # fmt: skip
     lines = [plain(line) for line in cache_result_lines([*hosts, lost])]
-    assert lines[0].startswith("✗ unreachable")
+    assert lines[0].startswith("– unreachable")
     assert lines[1].startswith("! planned     gh200-[01-16]: 2 files, 0.6 GiB")
     assert max(map(cells, lines[:2])) <= WIDTH
 

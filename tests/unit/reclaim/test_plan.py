@@ -322,7 +322,7 @@ def test_managed_memory_is_told_with_the_plan() -> None:
     entry = new_host("h1", "ok")
     entry["reclaim"] = section(made, found, planned(made, found, "h1"))
     assert plain(plan_lines([entry], None)[3]) == (
-        "managed memory, which no list of NVML has: at most 8.0 GiB more are theirs"
+        "plus at most 8.0 GiB of managed memory, which NVML does not list"
     )
     assert text_of([entry]) == (
         "1 process would be stopped, 0.6 GiB; at most 8.0 GiB more of managed memory"

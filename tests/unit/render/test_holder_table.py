@@ -61,9 +61,10 @@ def without(found: dict[str, Any], pid: int) -> dict[str, Any]:
 
 def test_only_those_with_a_twentieth_of_a_gpu_are_shown() -> None:
     alive = identity(41, launcher_alive=True)
+    alive["ancestors"] = []
     lines = lines_of(host(two_gpus({0: {41: 1000}}, alive)))
-    assert lines[0].split() == ["PID", "HOLDER", "GPU", "CUDA", "PINNED", "ANON"]
-    assert lines[1].split() == ["41", "python3", "0", "1.0", "0", "0.3"]
+    assert lines[0].split() == ["PID", "HOLDER", "GPU", "CUDA", "PINNED", "ANON", "COMMAND"]
+    assert lines[1].split() == ["41", "python3", "0", "1.0", "0", "0.3", "python3", "train.py"]
     assert lines_of(host(two_gpus({0: {41: 20}}, alive))) == []
 
 
@@ -88,16 +89,17 @@ def test_they_stand_by_gpu_the_largest_first() -> None:
 )
 def test_one_that_nobody_is_left_of_is_said(more: dict[str, Any], said: str) -> None:
     entry = host(two_gpus({0: {41: 1000}}, identity(41, **more)))
-    assert lines_of(entry)[1][10:53].rstrip() == said
+    assert lines_of(entry)[1].split("  ")[1].strip() == said
     assert orphaned([entry]) == (["h1"] if "dead" in said or "gone" in said else [])
 
 
-def test_a_long_name_is_cut_before_its_note() -> None:
-    """So that a narrow screen still says that nobody is left."""
+def test_a_long_name_keeps_its_note() -> None:
+    """So that a narrow screen still says that its launcher is gone."""
     found = two_gpus({0: {41: 1000}}, identity(41))
     found["processes.memory"]["processes"][0]["title"] = "VLLM::Worker_DP0_TP0_EP0_of_a_long_name"
-    line = lines_of(host(found), 80)[1]
-    assert line.startswith("      41  VLLM::Worker_DP0_… · launcher dead 0 ")
+    first, second, *_ = lines_of(host(found), 60)[1:]
+    assert first.split()[1:3] == ["VLLM::Worker_DP0_TP0_EP0_of_a_", "0"]
+    assert second.strip() == "long_name · launcher dead"
 
 
 def test_memory_of_a_dead_process_has_a_row() -> None:
@@ -118,7 +120,7 @@ def test_managed_memory_has_a_column_of_its_own() -> None:
     """NVML says 512 MiB; 1 GiB more is used, and mapped as managed memory."""
     found = two_gpus({0: {41: 512}}, identity(41, launcher_alive=True), rest=1024)
     found["processes.memory"]["processes"][0]["driver"] = driver(1024)
-    lines = lines_of(host(found), 80)
+    lines = lines_of(host(found), 55)
     assert lines[0].split() == ["PID", "HOLDER", "GPU", "CUDA", "MANAGED", "PINNED", "ANON"]
     assert lines[1].split() == ["41", "python3", "0", "0.5", "1.0", "0", "0.3"]
 
@@ -129,8 +131,8 @@ def test_managed_memory_of_one_of_several_says_so() -> None:
     for row in found["processes.memory"]["processes"]:
         row["driver"] = driver(1024)
     entry = host(found)
-    line = next(line for line in lines_of(entry) if " – " in line[:12])
-    assert line[10:].startswith("managed memory of one of pids 41 42")
+    line = next(line for line in lines_of(entry, 140) if line.strip().startswith("–"))
+    assert line.strip().startswith("–  managed memory of one of pids 41 42")
     assert line.split()[-4:] == ["–", "1.0", "–", "–"]
     assert orphaned([entry]) == []
 

@@ -26,19 +26,19 @@ from tests.unit.reclaim.reclaim_samples import (
 
 ONE_HOST = """\
 PLAN 7f3c  gpu-srv-1 · 8 × RTX PRO 6000
-GPU         USED MiB  HOLDER                        PID    AGE  OWNER                      CLASS
-0-7       92 049-126  sglang::scheduler_TP[0-7]  8 pids   3h12  launcher 41190 dead        leftover
-3                  "  python3                     41377      –  fork of 41214              leftover
+GPU    USED MiB  HOLDER                        PID   AGE  OWNER                USER  CLASS
+0-7  92 049-126  sglang::scheduler_TP[0-7]  8 pids  3h12  launcher 41190 dead  root  leftover
+3             "  python3                     41377     –  fork of 41214        root  leftover
 SPARED
-0-7               12  dcgm-exporter 1893: a monitoring exporter                            protected
-0-7                –  jupyter 22019 (bob): open files only, no memory                      in use
+0-7          12  dcgm-exporter 1893: a monitoring exporter                           protected
+0-7           –  jupyter 22019 (bob): open files only, no memory                     in use
 steps   drain → TERM 8 → KILL after 10 s → heirs 1 · expect 0.30 s after KILL
 
-STEP       SIGNALLED    GONE  GPUS HELD    FREED GiB    TIME
-drain              –       –          –            –       –  no live server
-TERM               8     0/9        8/8            0  10.0 s  ignored
-KILL               8     8/9        1/8        629.8  0.31 s
-heirs              1     9/9        0/8         90.0  0.21 s
+STEP    SIGNALLED     GONE  GPUS HELD  FREED GiB    TIME
+drain           –        –          –          –       –  no live server
+TERM            8      0/9        8/8          0  10.0 s  ignored
+KILL            8      8/9        1/8      629.8  0.31 s
+heirs           1      9/9        0/8       90.0  0.21 s
 
 ✓ reclaimed   gpu-srv-1: 719.4 GiB on 8 of 8 GPUs in 10.5 s; every GPU at baseline (0 MiB, assumed)
               9 stopped, 2 spared, 0 unknown · operation 7f3c, in this trail and the host's
@@ -167,8 +167,8 @@ def test_a_terminal_of_eighty_columns() -> None:
     entry = eight_gpus("gh200-01")
     rows = [plain(line) for line in plan_lines([entry, idle("b")], None, 80)][1:4]
     assert rows == [
-        "HOSTS    GPU     USED MiB  HOLDER                  PID  OWNER          CLASS",
-        "gh200-01 0-7   92 049-126  sglang::scheduler_T  8 pids  launcher       leftover",
+        "HOSTS     GPU    USED MiB  HOLDER                  PID  OWNER          CLASS",
+        "gh200-01  0-7  92 049-126  sglang::scheduler_T  8 pids  launcher       leftover",
         "                           P[0-7]                       41190 dead",
     ]
 
@@ -217,7 +217,7 @@ def test_absent_is_never_zero() -> None:
         one["before_bytes"] = None
     entry["reclaim"]["targets"] = [target(5, "worker", [0])]
     row = plain(plan_lines([entry], None)[2])
-    assert row.split() == ["0", "–", "worker", "5", "–", "root", "leftover"]
+    assert row.split() == ["0", "–", "worker", "5", "–", "root", "root", "leftover"]
 
 
 def test_a_plan_says_that_nothing_was_changed_only_while_that_is_so() -> None:

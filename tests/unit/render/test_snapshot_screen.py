@@ -89,7 +89,7 @@ def test_places_are_gpus_first_and_empty_nodes_are_hidden() -> None:
     )
 
 
-@pytest.mark.parametrize("width", [80, 83, 84, 99])
+@pytest.mark.parametrize("width", [73, 80, 83, 84])
 def test_eighty_columns_hold_every_column_without_the_bar(width: int) -> None:
     lines = [plain(line) for line in place_lines(places(snapshot(story())), width)]
     assert lines[0].split() == ["WHERE", *PLACE_COLUMNS]
@@ -99,13 +99,13 @@ def test_eighty_columns_hold_every_column_without_the_bar(width: int) -> None:
     assert round(sum(parts), 1) == total
 
 
-@pytest.mark.parametrize("width", [60, 79])
+@pytest.mark.parametrize("width", [58, 60])
 def test_a_narrow_terminal_loses_the_bar_and_two_columns(width: int) -> None:
     lines = [plain(line) for line in place_lines(places(snapshot(story())), width)]
     assert "KERNEL" not in lines[0]
     assert "SHMEM" not in lines[0]
     assert "%" not in lines[0]
-    assert max(map(cells, lines)) <= max(width, 68)
+    assert max(map(cells, lines)) <= width
 
 
 mib = st.integers(0, 200_000)
@@ -197,7 +197,7 @@ def test_a_host_without_control_groups_is_whole() -> None:
     assert not any("cgroups" in line for line in text(snapshot_lines(whole)))
     row["outcome"] = "timed_out"
     assert partial(whole["hosts"][0]["readings"]) == ["cgroups.memory: timed_out (none here)"]
-    assert "cgroups.memory timed_out: none here" in text(snapshot_lines(whole))
+    assert "! cgroups.memory timed_out: none here" in text(snapshot_lines(whole))
 
 
 def test_remote_text_cannot_draw_on_the_screen() -> None:
@@ -218,7 +218,7 @@ def test_many_hosts_are_folded_by_what_they_have() -> None:
     assert lines[0].startswith("17 hosts: 16 ok, 1 unreachable")
     hbm = next(line for line in lines if "GPU HBM" in line)
     assert hbm.startswith("gh200-[01-16]")
-    assert "8.0–18.0" in hbm
+    assert "8.0-18.0" in hbm
     assert any("gh200-17: unreachable: connect_timeout" in line for line in lines)
 
 
@@ -229,16 +229,15 @@ def test_many_hosts_at_eighty_columns_keep_every_column() -> None:
     one["file_bytes"] += 10 * GIB
     lines = [plain(line) for line in snapshot_lines(envelope(hosts), width=80)]
     assert max(map(cells, lines)) <= 80
-    assert lines[2].split() == ["WHERE", *PLACE_COLUMNS]
-    assert lines[3] == "gh200-[01-16]"
-    assert lines[4].split()[:4] == ["GPU", "HBM", "142.0", "8.0–18.0"]
+    assert lines[2].split() == ["HOSTS", "WHERE", *PLACE_COLUMNS]
+    assert lines[3].split()[:5] == ["gh200-[01-16]", "GPU", "HBM", "142.0", "8-18"]
 
 
 def test_the_figures_of_equal_hosts_add_up() -> None:
     lines = text(snapshot_lines(envelope({"h1": story(), "h2": story()})))
     head, row, *_ = lines[2:]
     assert head.split() == ["HOSTS", "WHERE", *PLACE_COLUMNS]
-    assert row.startswith("h[1-2]            GPU HBM")
+    assert row.startswith("h[1-2]  GPU HBM")
     total, *parts = (float(word) for word in row.split()[3:])
     assert total == 142.0
     assert round(sum(parts), 1) == total
@@ -252,11 +251,15 @@ def test_hosts_that_differ_in_every_figure_stay_within_the_screen() -> None:
     one["anon_bytes"] += 100 * GIB
     one["slab_bytes"] += 50 * GIB
     one["unaccounted_bytes"] += 50 * GIB
-    lines = text(snapshot_lines(envelope(hosts)))
-    row = next(line for line in lines if "CPU DRAM" in line)
-    assert row.split()[3:] == [
-        "478.0", "181–431", "–", "30–80", "13–113", "0.0", "4–54", "0–50",
-    ]  # fmt: skip
+    for width, figures in (
+        (100, ["478.0", "181.0-431.0", "–", "30.0-80.0", "13.0-113.0", "0.0", "4.0-54.0",
+               "0.0-50.0"]),
+        (90, ["478.0", "181-431", "–", "30-80", "13-113", "0.0", "4-54", "0-50"]),
+    ):  # fmt: skip
+        lines = [plain(line) for line in snapshot_lines(envelope(hosts), width=width)]
+        row = next(line for line in lines if "CPU DRAM" in line)
+        assert row.split()[3:] == figures
+        assert max(map(cells, lines)) <= width
 
 
 def test_a_long_head_breaks_between_its_parts() -> None:
@@ -275,7 +278,7 @@ def test_a_long_name_of_a_rule_is_whole() -> None:
          "evidence": {"say": "1.6 GiB"}, "advice": None, "next": []}
     ]  # fmt: skip
     lines = text(folded_lines(whole, 1))
-    assert next(line for line in lines if rule in line).endswith(f"{rule} NUMA node 2: 1.6 GiB")
+    assert next(line for line in lines if rule in line).endswith(f"{rule}  NUMA node 2: 1.6 GiB")
     assert any(line.endswith("nothing found") for line in lines)
 
 
