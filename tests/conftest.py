@@ -24,6 +24,12 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeSch
     return scheduling(config, log)
 
 
+@pytest.fixture(autouse=True)
+def _no_terminal_of_ours(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Screens are as wide as the test says: xdist's workers and terminals set COLUMNS."""
+    monkeypatch.delenv("COLUMNS", raising=False)
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """A worker's tests in the order in which units are handed out."""
     if hasattr(config, "workerinput"):
