@@ -1,0 +1,1 @@
+"""The law of reclaim as pure judgement: families, certificates, anchors, heirs."""
