@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
+from fleetmem.agent import declare
 from fleetmem.agent.model import FAILED, OK, OUTCOMES, PARTIAL
 from fleetmem.controller import errors
 from fleetmem.controller.contact import door
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from fleetmem.controller.contact.session import Result, Session
 
 SURVEY = ("host.facts", "host.operations", "gpu.devices", "gpu.processes", "gpu.holders")
+PEOPLE = tuple(n for n in ("processes.identity", "processes.ties") if n in declare.CALLS)
+"""What is asked about those who touch a GPU, in one more round trip."""
 UNTRUSTED = errors.UntrustedOutput.code
 _SHARE = "survey"
 
@@ -79,9 +82,10 @@ async def readings(session: Session) -> dict[str, Reading]:
         rows["numa.nodes"] = await ask(session, "numa.nodes", {"vmalloc": False}, share=_SHARE)
     pids = pids_to_identify(rows)
     if pids:
-        rows["processes.identity"] = await ask(
-            session, "processes.identity", {"pids": pids}, share=_SHARE
+        found = await asyncio.gather(
+            *(ask(session, name, {"pids": pids}, share=_SHARE) for name in PEOPLE)
         )
+        rows.update(zip(PEOPLE, found, strict=True))
     else:
         empty = {"processes": [], "gone": [], "denied": 0}
         rows["processes.identity"] = {

@@ -1,43 +1,51 @@
 """Every process that touches a GPU gets a class, with the reason. Pure.
 
 Classes: ``protected``, ``foreign``, ``in_use``, ``leftover``, ``detached``; ``None`` for
-one of several unrelated candidates that may have inherited a dead process's files.
-Activity proves nothing, neither idle nor busy; a login session's end proves nothing.
+one of several unrelated candidates that may have inherited a dead process's files. What
+they are judged by is in :mod:`fleetmem.controller.reclaim.law`: certificates and anchors of
+the whole family. Activity proves nothing, neither idle nor busy; nor does a login's end.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from fleetmem.controller.reclaim.law.classes import Judged, Judgement, judge
+from fleetmem.controller.reclaim.law.heirs import Ambiguity, Heirs, heirs
+from fleetmem.controller.reclaim.law.known import Known
 from fleetmem.controller.reclaim.rules import Rules, engine, protection
 from fleetmem.controller.reclaim.survey import (
     Survey,
     descends_from,
     heir_like,
-    may_hold,
-    one_family,
+    only_opened,
 )
 from fleetmem.controller.text.process_name import display_name
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from fleetmem.agent.shapes import Identity
+    from fleetmem.agent.shapes import Identity, Ties
+
+__all__ = ["Ambiguity", "Classified", "Member", "classify"]
 
 
 @dataclass(frozen=True)
 class Member:
     """One classified process. ``held`` has the bytes NVML attributes to it, by GPU index.
 
-    For an heir they are the dead process's. ``fork_of`` is a live holder it was forked
-    from; ``akin`` live holders of which one has forked it, where no ancestor says which;
-    ``heir_of`` the dead pids whose files it has; ``may_hold`` GPUs where it is one of
-    several unrelated candidates; ``parts`` MIG instances as (GPU index, gi, ci).
+    ``code`` names the certificate or anchor that decided, ``why`` says it with the path.
+    Of several heirs the first has the dead process's bytes. ``fork_of`` is a live holder it
+    was forked from; ``akin`` live holders of which one has forked it, where no ancestor says
+    which; ``heir_of`` the dead pids whose files it has; ``may_hold`` GPUs where it may have
+    memory that no list names; ``family_gpus`` GPUs that members of its family hold, where it
+    is left over with them; ``parts`` MIG instances as (GPU index, gi, ci).
     """
 
     process: Identity
     kind: str | None
+    code: str
     why: str
     held: Mapping[int, int | None]
     open_gpus: tuple[int, ...]
@@ -47,6 +55,7 @@ class Member:
     akin: tuple[int, ...] = ()
     engine: str | None = None
     may_hold: tuple[int, ...] = ()
+    family_gpus: tuple[int, ...] = ()
     parts: tuple[tuple[int, int | None, int | None], ...] = ()
 
     @property
@@ -76,7 +85,7 @@ class Member:
         if self.origins:
             return f"fork of {' or '.join(map(str, self.origins[:3]))}"
         if owner["kind"] not in ("none", "session") and owner["name"]:
-            gone = " is gone" if owner["state"] == "gone" else ""
+            gone = " has ended" if self.code in ("ended", "invocation") else ""
             return f"{owner['kind'].replace('_', ' ')} {owner['name'][:24]}{gone}"
         if process["launcher_alive"]:
             return f"launcher {process['ppid']}"
@@ -97,15 +106,6 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Ambiguity:
-    """A GPU on which NVML names dead pids and several families could have their files."""
-
-    gpu: int
-    dead: tuple[int, ...]
-    candidates: tuple[int, ...]
-
-
-@dataclass(frozen=True)
 class Classified:
     """All members of a host by pid, and the GPUs whose heirs a person must decide."""
 
@@ -113,30 +113,38 @@ class Classified:
     ambiguous: tuple[Ambiguity, ...]
 
 
+_UNTIED = Judged("detached", "unread", "its ties were not read")
+
+
 def classify(survey: Survey, rules: Rules) -> Classified:
-    """Judge every process of *survey* that has files of the driver or is on a list of NVML."""
+    """Judge every process of *survey* that has files of the driver or is on a list of NVML,
+    and whoever is left over with them."""
+    known = Known(_ties(survey), lambda row: engine(row, rules))
+    judged = judge(known)
     agent = frozenset(survey.facts["agent_pids"])
-    heirs, ambiguous = _heirs(survey, rules, agent)
-    forks = _forks(survey, set(heirs))
+
+    def protected(pid: int) -> bool:
+        return protection(survey.processes[pid], agent, rules) is not None
+
+    found = heirs(survey, known, judged.families, judged.abandoned, protected)
     members = {}
     for pid, process in survey.processes.items():
-        if not process["alive"] and pid not in survey.holders:
-            continue
         if pid not in survey.holders and pid not in survey.listed_pids():
             continue
-        kind, why, what = _class(survey, process, rules, agent, heirs, ambiguous)
+        kind, code, why = _class(survey, process, rules, agent, found, judged, known)
         members[pid] = Member(
             process=process,
             kind=kind,
+            code=code,
             why=why,
-            held=heirs[pid].held if pid in heirs else _held(survey, pid),
+            held=found.found[pid].held if pid in found.found else _held(survey, pid),
             open_gpus=tuple(survey.open_gpus(pid)),
-            evidence=_evidence(survey, pid, pid in heirs),
-            heir_of=heirs[pid].dead if pid in heirs else (),
-            fork_of=forks.get(pid),
-            akin=() if pid in forks or pid in heirs else _akin(survey, pid),
-            engine=what,
-            may_hold=tuple(row.gpu for row in ambiguous if pid in row.candidates),
+            evidence=_evidence(survey, pid, pid in found.found),
+            heir_of=found.found[pid].dead if pid in found.found else (),
+            fork_of=_fork_of(survey, pid, found),
+            akin=() if pid in found.found else found.kin.get(pid, ()),
+            engine=engine(process, rules),
+            may_hold=_may_hold(survey, pid, found),
             parts=tuple(
                 (gpu, row["gi"], row["ci"])
                 for gpu in sorted(survey.gpus)
@@ -144,18 +152,54 @@ def classify(survey: Survey, rules: Rules) -> Classified:
                 if row["pid"] == pid
             ),
         )
-    return Classified(members, tuple(ambiguous))
+    return Classified(_with_families(survey, rules, members, judged, known, agent), found.ambiguous)
+
+
+def _ties(survey: Survey) -> Ties:
+    """The survey's ties, of processes that are still the same at both looks."""
+    ties = survey.ties
+    same = [
+        row
+        for row in ties["processes"]
+        if row["pid"] not in survey.processes
+        or survey.processes[row["pid"]]["start_time"] == row["start_time"]
+    ]
+    return ties if len(same) == len(ties["processes"]) else {**ties, "processes": same}
 
 
 def _held(survey: Survey, pid: int) -> dict[int, int | None]:
-    if pid not in survey.holders:
+    if pid not in survey.holders or not survey.processes[pid]["alive"]:
         return {}  # a number alone is no proof: it must have files of the driver
+    if not survey.numbers_count:
+        return dict.fromkeys(survey.context_gpus(pid))
     return {
         gpu: used
         for gpu in sorted(survey.gpus)
         for other, used in survey.held(gpu).items()
-        if other == pid and survey.processes[pid]["alive"]
+        if other == pid
     }
+
+
+def _may_hold(survey: Survey, pid: int, found: Heirs) -> tuple[int, ...]:
+    """GPUs of which *pid* may have memory: as one candidate of several, or as the holder of
+    exported memory, which shows as one open file and nothing else."""
+    named = {row.gpu for row in found.ambiguous if pid in row.candidates}
+    if only_opened(survey, pid):
+        named |= {gpu for gpu in survey.gpus if survey.has_unlisted(gpu)}
+    return tuple(sorted(named))
+
+
+def _fork_of(survey: Survey, pid: int, found: Heirs) -> int | None:
+    """The live, listed process above *pid* that it was forked from, nearest first."""
+    if pid in found.found or not heir_like(survey, pid):
+        return None
+    process = survey.processes[pid]
+    listed = survey.listed_pids()
+    for ancestor in process["ancestors"]:
+        other = survey.processes.get(ancestor["pid"])
+        if other is not None and other["pid"] in listed and descends_from(process, other):
+            return other["pid"]
+    return None
 
 
 def _evidence(survey: Survey, pid: int, heir: bool) -> tuple[str, ...]:
@@ -174,165 +218,85 @@ def _evidence(survey: Survey, pid: int, heir: bool) -> tuple[str, ...]:
     return tuple(found)
 
 
-# --- heirs ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class _Inheritance:
-    dead: tuple[int, ...]
-    held: Mapping[int, int | None]
-
-
-def _heirs(
-    survey: Survey, rules: Rules, agent: frozenset[int]
-) -> tuple[dict[int, _Inheritance], list[Ambiguity]]:
-    """Who has the files of the dead pids that NVML still names; ambiguous where unclear.
-
-    With one family on the host all its members count for every such GPU: which fork keeps
-    which memory is not visible, and ending all of them frees all of it.
-    """
-    heirs: dict[int, _Inheritance] = {}
-    ambiguous = []
-    candidates = [
-        pid
-        for pid in survey.processes
-        if heir_like(survey, pid)
-        and protection(survey.processes[pid], agent, rules) is None
-        and not _fork_of_live(survey, pid)
-    ]
-    for gpu in sorted(survey.gpus):
-        dead = survey.dead(gpu)
-        if not dead or not candidates:
-            continue
-        opened = [pid for pid in candidates if may_hold(survey, pid, gpu)]
-        if not opened:
-            continue
-        if not one_family([survey.processes[pid] for pid in opened]):
-            ambiguous.append(Ambiguity(gpu, tuple(sorted(dead)), tuple(sorted(opened))))
-            continue
-        sizes = [size for size in dead.values() if size is not None]
-        total = sum(sizes) if len(sizes) == len(dead) else None
-        for pid in opened:
-            before = heirs.get(pid)
-            heirs[pid] = _Inheritance(
-                tuple(sorted({*dead, *(before.dead if before else ())})),
-                {**(before.held if before else {}), gpu: total},
-            )
-    unclear = {pid for row in ambiguous for pid in row.candidates}
-    return {pid: row for pid, row in heirs.items() if pid not in unclear}, ambiguous
-
-
-def _fork_of_live(survey: Survey, pid: int) -> int | None:
-    """The live, listed process that *pid* was forked from, nearest first."""
-    process = survey.processes[pid]
-    listed = survey.listed_pids()
-    for ancestor in process["ancestors"]:
-        other = survey.processes.get(ancestor["pid"])
-        if other is not None and other["pid"] in listed and descends_from(process, other):
-            return other["pid"]
-    return None
-
-
-def _forks(survey: Survey, heirs: set[int]) -> dict[int, int]:
-    forks = {}
-    for pid in survey.processes:
-        if pid in heirs or not heir_like(survey, pid):
-            continue
-        parent = _fork_of_live(survey, pid)
-        if parent is not None:
-            forks[pid] = parent
-    return forks
-
-
-def _akin(survey: Survey, pid: int) -> tuple[int, ...]:
-    """Live holders that an orphan with a context's files can have come from.
-
-    Whoever forked it lives: else a list would go on naming the dead pid. The closest tie
-    decides: one session or group, else the command line that a fork keeps, else one family.
-    """
-    if not heir_like(survey, pid):
-        return ()
-    mine = [gpu for gpu in survey.gpus if may_hold(survey, pid, gpu)]
-    if any(survey.dead(gpu) for gpu in mine):
-        return ()
-    process = survey.processes[pid]
-    older = [
-        survey.processes[other]
-        for other in sorted({p for gpu in mine for p in survey.held(gpu)})
-        if other in survey.holders
-        and survey.processes[other]["alive"]
-        and survey.processes[other]["start_time"] <= process["start_time"]
-        and one_family([process, survey.processes[other]])
-    ]
-    for tie in (_one_group, _one_command):
-        close = [other for other in older if tie(process, other)]
-        if close:
-            older = close
-            break
-    return tuple(other["pid"] for other in older)
-
-
-def _one_group(a: Identity, b: Identity) -> bool:
-    return a["sid"] == b["sid"] != 0 or a["pgid"] == b["pgid"] != 0
-
-
-def _one_command(a: Identity, b: Identity) -> bool:
-    return (a["uid"], a["exe"], a["title"]) == (b["uid"], b["exe"], b["title"])
-
-
-# --- classes -------------------------------------------------------------------------------
-
-
 def _class(
     survey: Survey,
     process: Identity,
     rules: Rules,
     agent: frozenset[int],
-    heirs: Mapping[int, _Inheritance],
-    ambiguous: list[Ambiguity],
-) -> tuple[str | None, str, str | None]:
+    found: Heirs,
+    judged: Judgement,
+    known: Known,
+) -> tuple[str | None, str, str]:
     pid = process["pid"]
-    what = engine(process, rules)
-    protected = protection(process, agent, rules)
-    if protected:
-        return "protected", protected, what
-    uid = survey.facts["uid"]
-    if uid not in (0, process["uid"]):
-        return "foreign", f"belongs to user {process['user'] or process['uid']}", what
-    if pid in heirs:
-        dead = ", ".join(map(str, heirs[pid].dead))
-        return "leftover", f"inherited the files of dead process {dead}", what
-    for row in ambiguous:
+    outside = _outside(survey, process, rules, agent)
+    if outside is not None:
+        return outside
+    if pid in found.found:
+        dead = ", ".join(map(str, found.found[pid].dead))
+        return "leftover", "heir", f"inherited the files of dead process {dead}"
+    one = judged.by_pid.get(pid, _UNTIED)
+    for row in found.ambiguous:
         if pid in row.candidates:
             dead = ", ".join(map(str, row.dead))
             others = len(row.candidates) - 1
-            return None, f"it or {others} unrelated other may have the files of dead {dead}", what
-    owner = process["owner"]
-    owned = owner["kind"] in ("unit", "user_unit", "container", "pod", "job")
-    if owned and owner["state"] == "live":
-        return "in_use", f"its {owner['kind'].replace('_', ' ')} {owner['name']} is live", what
-    if process["launcher_alive"]:
-        return "in_use", f"its launcher {process['ppid']} is alive", what
-    if process["group_leader_alive"]:
-        return "in_use", f"its group's leader {process['pgid']} is alive", what
-    return *_abandoned(process, owned, what), what
+            if row.one_family and one.kind != "leftover":
+                return one.kind, one.code, f"it may have the files of dead {dead}; {one.why}"
+            if row.one_family:
+                return None, "heir", f"whether it has the files of dead {dead} cannot be told"
+            many = f"it or {others} unrelated other{'s' if others > 1 else ''}"
+            return None, "heir", f"{many} may have the files of dead {dead}"
+    if not process["alive"] or pid not in known.tied:
+        one = _UNTIED
+    return one.kind, one.code, one.why
 
 
-def _abandoned(process: Identity, owned: bool, what: str | None) -> tuple[str, str]:
-    """Launcher and group leader are dead: is there proof that nobody wants it any more?"""
-    owner = process["owner"]
-    if process["listening"]:
-        ports = ", ".join(map(str, process["listening_ports"])) or "a socket"
-        return "detached", f"launcher dead, but it listens on {ports}"
-    if owned and owner["state"] == "gone":
-        return "leftover", f"its {owner['kind'].replace('_', ' ')} {owner['name']} is gone"
-    if what is None:
-        return "detached", "launcher dead, nothing more is proved (nohup looks like this)"
-    if process["listening"] is None or process["live_peers"] is None:
-        return "detached", f"{what} worker, launcher dead, but its sockets cannot be read"
-    if process["live_peers"]:
-        peers = ", ".join(map(str, process["live_peers"][:4]))
-        return "detached", f"{what} worker, launcher dead, but process {peers} still talks to it"
-    if not process["orphaned_pipes"]:
-        return "detached", f"{what} worker, launcher dead, but no pipe to it is orphaned"
-    return "leftover", f"{what} worker, launcher dead, its pipes to it are held by nobody"
+def _outside(
+    survey: Survey, process: Identity, rules: Rules, agent: frozenset[int]
+) -> tuple[str, str, str] | None:
+    """What is never judged by its ties: the protected, and other users' where not root."""
+    why = protection(process, agent, rules)
+    if why:
+        return "protected", "protected", why
+    if survey.facts["uid"] not in (0, process["uid"]):
+        return "foreign", "foreign", f"belongs to user {process['user'] or process['uid']}"
+    return None
+
+
+def _with_families(
+    survey: Survey,
+    rules: Rules,
+    members: dict[int, Member],
+    judged: Judgement,
+    known: Known,
+    agent: frozenset[int],
+) -> dict[int, Member]:
+    """Those who are left over with a holder and hold nothing themselves, the engine core that
+    only keeps workers alive among them."""
+    gpus: dict[int, set[int]] = {}
+    for member in members.values():
+        if member.kind == "leftover" and member.held and member.pid in judged.families:
+            gpus.setdefault(id(judged.families[member.pid]), set()).update(member.held)
+    found = dict(members)
+    for pid, family in judged.families.items():
+        process = survey.processes.get(pid)
+        one = judged.by_pid[pid]
+        with_gpus = tuple(sorted(gpus.get(id(family), ())))
+        if not with_gpus or one.kind != "leftover" or process is None:
+            continue
+        if pid in members and members[pid].kind == "leftover" and not members[pid].held:
+            found[pid] = replace(members[pid], family_gpus=with_gpus)
+        elif pid in members or pid not in known.workers:
+            continue
+        elif _outside(survey, process, rules, agent) is None:
+            found[pid] = Member(
+                process=process,
+                kind=one.kind,
+                code=one.code,
+                why=one.why,
+                held={},
+                open_gpus=(),
+                evidence=("family",),
+                engine=engine(process, rules),
+                family_gpus=with_gpus,
+            )
+    return found

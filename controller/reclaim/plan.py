@@ -98,7 +98,12 @@ class Plan:
             ],
             "bounds": {str(gpu): asdict(bound) for gpu, bound in sorted(self.bounds.items())},
             "ambiguous": [
-                {"gpu": a.gpu, "dead": list(a.dead), "candidates": list(a.candidates)}
+                {
+                    "gpu": a.gpu,
+                    "dead": list(a.dead),
+                    "candidates": list(a.candidates),
+                    "one_family": a.one_family,
+                }
                 for a in self.ambiguous
             ],
             "expect_seconds": self.expect_seconds,
@@ -256,38 +261,53 @@ def _named(member: Member, options: ReclaimOptions) -> bool:
 
 
 def _touches(member: Member, scope: tuple[int, ...]) -> bool:
-    return not set(scope).isdisjoint({*member.held, *member.listed_gpus, *member.open_gpus})
+    touched = {*member.held, *member.listed_gpus, *member.open_gpus, *member.may_hold}
+    return not set(scope).isdisjoint({*touched, *member.family_gpus})
 
 
 def _spare(
     member: Member, scope: tuple[int, ...], parts: Parts, options: ReclaimOptions
 ) -> Spared | None:
     """Why *member* is left alone, or None where it is a target."""
-    process = member.process
     in_scope = _in_scope(member, scope, parts)
     if member.kind == "protected" and member.pid not in options.override_protected:
         return Spared(member, member.why)
+    if member.family_gpus and not member.held:
+        return _spare_companion(member, scope, options)
     if not member.held:
         if member.origins:
             who = " or ".join(map(str, member.origins[:3]))
             return Spared(member, f"a fork of process {who}; holds no memory itself")
-        if member.kind is None:
-            return Spared(member, member.why, f"--pid {member.pid}")
+        if member.may_hold:
+            return Spared(member, _perhaps(member), f"--pid {member.pid}")
         return Spared(member, _files_only(member))
     if member.held and not in_scope:
         return Spared(member, _elsewhere(member, scope))
     if member.kind == "foreign":
         return Spared(member, member.why)
-    if member.kind == "in_use" and process["owner"]["state"] == "live":
-        stop = process["owner"]["stop_command"]
-        tail = f"; stop it with: {stop}" if stop else ""
-        return Spared(member, member.why + tail)
     if options.names_processes and not _named(member, options):
         return Spared(member, f"{member.why}; not what {options.named_by} names")
     if not options.scoped and member.kind != "leftover":
         reach = f"--gpu {','.join(map(str, sorted(member.held)))}"
         return Spared(member, member.why, reach)
     return None
+
+
+def _spare_companion(
+    member: Member, scope: tuple[int, ...], options: ReclaimOptions
+) -> Spared | None:
+    """Who holds nothing and is left over with holders goes with them."""
+    if set(scope).isdisjoint(member.family_gpus):
+        return Spared(member, f"{member.why}; its family holds nothing in scope")
+    if options.names_processes and not _named(member, options):
+        return Spared(member, f"{member.why}; not what {options.named_by} names")
+    return None
+
+
+def _perhaps(member: Member) -> str:
+    if member.kind is None or member.code == "heir":
+        return member.why
+    return f"{member.why}; it may keep memory that no list names"
 
 
 def _elsewhere(member: Member, scope: tuple[int, ...]) -> str:

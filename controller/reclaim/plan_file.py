@@ -121,7 +121,9 @@ def _plan(row: dict[str, Any]) -> Plan:
             for index, bound in row["bounds"].items()
         },
         ambiguous=tuple(
-            Ambiguity(int(a["gpu"]), tuple(a["dead"]), tuple(a["candidates"]))
+            Ambiguity(
+                int(a["gpu"]), tuple(a["dead"]), tuple(a["candidates"]), bool(a["one_family"])
+            )
             for a in row["ambiguous"]
         ),
         expect_seconds=float(row["expect_seconds"]),
@@ -148,6 +150,7 @@ def _member(row: dict[str, Any]) -> Member:
             "heir_of": tuple(row["heir_of"]),
             "akin": tuple(row["akin"]),
             "may_hold": tuple(row["may_hold"]),
+            "family_gpus": tuple(row["family_gpus"]),
             "parts": tuple(tuple(part) for part in row["parts"]),
         }
     )

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import fnmatch
-import re
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fleetmem.controller import errors
+from fleetmem.controller.rules.playbook_files import problems_of, user_workers
+from fleetmem.controller.text.titles import Form, form, matches
+
 if TYPE_CHECKING:
-    from fleetmem.agent.shapes import Identity
+    from fleetmem.agent.shapes import Identity, Tied
 
 _COMM_LENGTH = 15
 
@@ -29,23 +33,31 @@ class Rules:
     """What the playbooks say about names; names alone never condemn a process."""
 
     protect: tuple[Protected, ...]
-    workers: tuple[tuple[str, re.Pattern[str]], ...]
+    workers: tuple[tuple[str, Form], ...]
 
 
 @cache
 def rules() -> Rules:
-    """The rules that come with fleetmem."""
+    """The rules that come with fleetmem, and the user's own titles of workers.
+
+    UsageError where that file has a mistake: a title that fits everything would be one.
+    """
     import yaml
 
     folder = resources.files("fleetmem.playbooks")
     protect = yaml.safe_load((folder / "protect.yaml").read_text("utf-8"))["protect"]
     workers = yaml.safe_load((folder / "workers.yaml").read_text("utf-8"))["workers"]
+    for path in user_workers():
+        problems = problems_of(path)
+        if problems:
+            raise errors.UsageError(f"{path}: {problems[0]}", f"fleetmem playbooks check {path}")
+        workers = workers + yaml.safe_load(Path(path).read_text("utf-8"))["workers"]
     return Rules(
         tuple(
             Protected(line["what"], tuple(line.get("comm", ())), tuple(line.get("unit", ())))
             for line in protect
         ),
-        tuple((line["engine"], re.compile(line["title"])) for line in workers),
+        tuple((line["engine"], form(title)) for line in workers for title in line["titles"]),
     )
 
 
@@ -66,12 +78,11 @@ def protection(process: Identity, agent_pids: frozenset[int], found: Rules) -> s
     return None
 
 
-def engine(process: Identity, found: Rules) -> str | None:
+def engine(process: Identity | Tied, found: Rules) -> str | None:
     """The engine whose worker *process* is by its title or comm, or None."""
-    for text in (process["title"], process["comm"]):
-        for name, pattern in found.workers:
-            if text and pattern.search(text):
-                return name
+    for name, one in found.workers:
+        if matches(one, process["title"], process["comm"]):
+            return name
     return None
 
 

@@ -12,6 +12,9 @@ if TYPE_CHECKING:
 
     from fleetmem.agent import shapes
 
+UNLISTED_BYTES = 64 << 20
+"""An idle handle costs a few MiB that no list names (3 MiB measured on an H200)."""
+
 HEIR_CTL_BYTES = 1 << 20
 """A CUDA context and its forks map far more of nvidiactl; monitoring tools at most a page."""
 
@@ -28,8 +31,14 @@ class Survey:
     holders: Mapping[int, shapes.Holder]
     holders_denied: int
     processes: Mapping[int, shapes.Identity]
+    ties: shapes.Ties
     driver: str | None = None
     numa_file_bytes: Mapping[int, int] = field(default_factory=dict)
+
+    @property
+    def numbers_count(self) -> bool:
+        """Whether NVML's numbers are this pid namespace's: elsewhere they mean somebody else."""
+        return self.facts["init_pid_namespace"]
 
     @property
     def identity_pids(self) -> list[int]:
@@ -39,6 +48,8 @@ class Survey:
 
     def held(self, gpu: int) -> dict[int, int | None]:
         """Live pids that NVML's plausible lists name on *gpu*, with their bytes."""
+        if not self.numbers_count:
+            return {}
         return {p["pid"]: p["used_bytes"] for p in self.listed[gpu] if p["state"] == "alive"}
 
     def dead(self, gpu: int) -> dict[int, int | None]:
@@ -46,6 +57,8 @@ class Survey:
 
         A number whose process has ended without being waited for is as dead as a free one.
         """
+        if not self.numbers_count:
+            return {}
         rows = {p["pid"]: p["used_bytes"] for p in self.listed[gpu] if p["state"] == "dead"}
         for pid, used in self.held(gpu).items():
             process = self.processes.get(pid)
@@ -56,6 +69,19 @@ class Survey:
     def listed_pids(self) -> set[int]:
         """All live pids that any GPU's list names."""
         return {pid for gpu in self.gpus for pid in self.held(gpu) if pid not in self.dead(gpu)}
+
+    def context_gpus(self, pid: int) -> list[int]:
+        """GPUs that *pid* has a context on by what it maps, with memory of unknown size."""
+        holder = self.holders.get(pid)
+        if holder is None or holder["ctl_map_bytes"] <= HEIR_CTL_BYTES:
+            return []
+        return [gpu for gpu in sorted(self.gpus) if may_hold(self, pid, gpu)]
+
+    def has_unlisted(self, gpu: int) -> bool:
+        """Whether more is used on *gpu* than an idle handle and what the lists name explain."""
+        reserved = self.gpus[gpu]["reserved_bytes"] or 0
+        version = self.gpus[gpu]["memory_version"]
+        return (self.unlisted(gpu) or 0) > UNLISTED_BYTES + (0 if version == 2 else reserved)
 
     def open_gpus(self, pid: int) -> list[int]:
         """GPUs whose node *pid* has open or mapped."""
@@ -129,16 +155,16 @@ def may_hold(survey: Survey, pid: int, gpu: int) -> bool:
     return not contexts or survey.gpus[gpu]["minor"] in contexts
 
 
-def one_family(processes: list[shapes.Identity]) -> bool:
-    """Same session, same dedicated control group, or same user and executable."""
-    if len({p["sid"] for p in processes}) <= 1:
-        return True
-    owned = {p["cgroup"] for p in processes}
-    dedicated = all(p["owner"]["kind"] not in ("none", "session") for p in processes)
-    if dedicated and len(owned) == 1:
-        return True
-    makes = {(p["uid"], p["exe"]) for p in processes}
-    return len(makes) == 1 and None not in {p["exe"] for p in processes}
+def only_opened(survey: Survey, pid: int) -> bool:
+    """Whether *pid* has nothing of the driver but an open nvidiactl, as the holder of exported
+    memory has (CUDA VMM handles; measured on driver 580)."""
+    holder = survey.holders.get(pid)
+    return (
+        holder is not None
+        and holder["ctl_fds"] > 0
+        and not holder["gpus"]
+        and not (holder["ctl_map_bytes"] or holder["uvm_fds"] or holder["uvm_map_bytes"])
+    )
 
 
 def descends_from(process: shapes.Identity, ancestor: shapes.Identity) -> bool:

@@ -117,15 +117,14 @@ def untouched(
         if row.gpu == gpu:
             pids = ", ".join(map(str, row.candidates))
             dead = ", ".join(map(str, row.dead))
-            why = f"NVML names dead {dead}; {pids} could have its files and are unrelated"
+            why = f"NVML names dead {dead}; {pids} could have its files"
+            why += ", and may be wanted" if row.one_family else " and are unrelated"
             step = tuple(_dry(host, pid=pid) for pid in row.candidates)
             return GpuJudgement(gpu, "held_by", used, why, step)
     keepers = [s for s in plan.spared if gpu in s.member.held]
     kept = ", ".join(f"{s.member.name} {s.member.pid}" for s in keepers[:3])
-    explicit = [s for s in keepers if not s.reach]
     explained = _within(survey, gpu, bound) or _explained(survey, gpu, bound)
     if keepers and explained:
-        forced = [s for s in explicit if s.member.kind in ("protected", "foreign", "in_use")]
         verdict: Verdict = "nothing_to_do"
         why = f"held by {kept}: " + "; ".join(dict.fromkeys(s.why for s in keepers[:3]))
         reached = [s for s in keepers if s.reach]
@@ -135,8 +134,9 @@ def untouched(
         steps = [_reaching(host, s.reach) for s in reached]
         steps += [
             s.member.process["owner"]["stop_command"] or ""
-            for s in forced
-            if s.member.process["owner"]["state"] == "live"
+            for s in keepers
+            if s.member.kind in ("protected", "foreign", "in_use")
+            and s.member.process["owner"]["state"] == "live"
         ]
         return GpuJudgement(
             gpu, verdict, used, why, tuple(dict.fromkeys(step for step in steps if step))

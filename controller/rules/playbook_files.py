@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 
 from pydantic import BaseModel, ConfigDict
 
@@ -28,8 +27,9 @@ class _ProtectFile(_Model):
 
 class _Worker(_Model):
     engine: str
-    title: str
+    titles: list[str]
     tests: list[str]
+    others: list[str] = []
 
 
 class _WorkersFile(_Model):
@@ -40,7 +40,14 @@ def loaded_files() -> list[str]:
     """Every file that a command may read: what comes with fleetmem, and the user's engines."""
     from fleetmem.controller.startup.read.patterns import engine_files, yaml_files
 
-    return yaml_files(playbook.FOLDER) + engine_files()
+    return yaml_files(playbook.FOLDER) + engine_files() + user_workers()
+
+
+def user_workers() -> list[str]:
+    """The user's own list of workers' titles, where there is one."""
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    path = os.path.join(config, "fleetmem", "workers.yaml")
+    return [path] if os.path.isfile(path) else []
 
 
 def problems_of(path: str) -> list[Problem]:
@@ -67,14 +74,20 @@ def problems_of(path: str) -> list[Problem]:
 
 
 def _check_workers(document: Document) -> None:
-    """Patterns are expressions that find the titles of their own tests."""
+    """Titles are forms that fit their own tests, and none of the others."""
+    from fleetmem.controller.text.titles import form, matches
+
     found: _WorkersFile | None = yaml_nodes.check(document, _WorkersFile)
     for number, one in enumerate(found.workers if found is not None else ()):
-        try:
-            title = re.compile(one.title)
-        except re.error as error:
-            document.add(("workers", number, "title"), f"is no expression: {error}")
-            continue
+        forms = []
+        for n, written in enumerate(one.titles):
+            try:
+                forms.append(form(written))
+            except ValueError as error:
+                document.add(("workers", number, "titles", n), f"cannot be used: {error}")
         for n, text in enumerate(one.tests):
-            if not title.search(text):
-                document.add(("workers", number, "tests", n), "the pattern does not find it")
+            if not any(matches(title, text, text[:15]) for title in forms):
+                document.add(("workers", number, "tests", n), "no title fits it")
+        for n, text in enumerate(one.others):
+            if any(matches(title, text, text[:15]) for title in forms):
+                document.add(("workers", number, "others", n), "a title fits it")

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from fleetmem.agent import shapes
 
 
-def display_name(process: shapes.Identity | shapes.Unplaced) -> str:
+def display_name(process: shapes.Identity | shapes.Tied | shapes.Unplaced) -> str:
     """The name to show: the title's first word where a title was set, else comm.
 
     comm is cut at 15 characters, so a first word that continues it is the fuller name.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from fleetmem.controller.reclaim.law.known import DATA
-from fleetmem.controller.reclaim.survey import display_name
+from fleetmem.controller.text.process_name import display_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -29,10 +29,8 @@ Code = Literal[
 ALIVE: tuple[Code, ...] = ("launcher", "login", "owner", "service", "connection", "debugger")
 """Anchors that live by themselves, the strongest first."""
 
-TIES = frozenset(
-    ("not_walked", "files", "status", "environment", "cgroup", "parent")
-    + ("sockets", "unix_peers", "tcp", "namespaces")
-)
+_NEEDED = ("not_walked", "files", "status", "environment", "cgroup", "parent", "namespaces")
+TIES = frozenset((*_NEEDED, "sockets", "unix_peers", "tcp"))
 """What a process's ties cannot be told without."""
 
 
@@ -64,7 +62,7 @@ def anchors(known: Known, family: Family, abandoned: frozenset[int]) -> list[Anc
 
 def _of_member(known: Known, pid: int) -> Iterator[Anchor]:
     row = known.tied[pid]
-    if not row["alive"]:
+    if not row["alive"] or pid in known.trackers:
         return
     yield from _of_itself(known, pid)
     launcher = known.launchers[pid]
@@ -137,7 +135,7 @@ def _of_link(known: Known, pid: int, link: Link) -> Iterator[Anchor]:
 
 def _wanted(known: Known, family: Family, pid: int) -> Iterator[Anchor]:
     """A member without a certificate: it may want what it is tied to."""
-    if pid in known.helpers or not known.tied[pid]["alive"]:
+    if pid in known.trackers | known.forkservers or not known.tied[pid]["alive"]:
         return
     if any(kind == "launcher of" for _, kind in family.edges[pid]):
         yield Anchor("launcher", pid, "alive")

@@ -121,15 +121,15 @@ def _wanted(
             if pid not in found:
                 found[pid] = Judged("in_use", code, _path(known, way, rows[way.source].text))
     weak = {row.pid: row for row in held_by if not row.alive}
-    ways = nearest(family, weak)
+    near = nearest(family, weak)
     for pid in family.members - found.keys():
-        proof, way = proofs.get(pid), ways.get(pid)
-        if way is None or (weak[way.source].code == "peer" and pid not in abandoned):
+        proof, back = proofs.get(pid), near.get(pid)
+        if back is None or (weak[back.source].code == "peer" and pid not in abandoned):
             found[pid] = _detached(known, pid)
             continue
-        end = weak[way.source]
+        end = weak[back.source]
         begin = f"{proof.text}, but " if proof is not None else ""
-        found[pid] = Judged("detached", end.code, begin + _path(known, way, end.text))
+        found[pid] = Judged("detached", end.code, begin + _path(known, back, end.text))
     return found
 
 

@@ -40,6 +40,8 @@ def families(known: Known) -> dict[int, Family]:
     edges: dict[int, dict[int, str]] = {pid: {} for pid in known.tied}
     for pid in known.tied:
         launcher = known.launchers[pid]
+        if pid in known.trackers:
+            continue
         if launcher.state == "alive" and launcher.pid in edges:
             _join(edges, pid, launcher.pid, LAUNCHED_BY, LAUNCHER_OF)
     for link in known.ties["links"]:
@@ -65,7 +67,9 @@ def joins(known: Known, link: Link) -> bool:
     other = link["other"]
     if link["kind"] not in DATA and link["kind"] != "fork":
         return False
-    if link["where"] != "here" or other not in known.tied or link["pid"] not in known.tied:
+    if link["where"] != "here" or other is None:
+        return False
+    if other not in known.tied or link["pid"] not in known.tied:
         return False
     if known.tied[other]["system"] or known.tied[link["pid"]]["system"]:
         return False
@@ -90,11 +94,11 @@ def _reach(edges: Mapping[int, Mapping[int, str]], start: int) -> frozenset[int]
 def _beside(known: Known, members: Iterable[int]) -> dict[int, int]:
     found: dict[int, int] = {}
     inside = set(members)
-    for pid in sorted(inside):
+    for pid in sorted(inside - known.trackers):
         for link in known.links[pid]:
             if link["kind"] not in ("session", "group") or link["where"] != "here":
                 continue
-            above = link["other"]
+            above = link["other"] or -1
             while above in known.tied and above not in inside and above not in found:
                 row = known.tied[above]
                 if row["adopter"] or (row["system"] and row["system"] != "login"):

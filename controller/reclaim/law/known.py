@@ -15,7 +15,7 @@ DATA = frozenset(("pipe", "unix", "tcp"))
 OWNED = frozenset(("unit", "user_unit", "container", "pod", "job"))
 """Owners that somebody manages; a session or scope lives as long as what is in it."""
 
-_HELPERS = ("multiprocessing.resource_tracker", "multiprocessing.forkserver")
+_TRACKER, _FORKSERVER = "multiprocessing.resource_tracker", "multiprocessing.forkserver"
 
 
 class Launcher(NamedTuple):
@@ -63,13 +63,14 @@ class Known:
         return {pid: what for pid, what in rows if what is not None}
 
     @cached_property
-    def helpers(self) -> frozenset[int]:
-        """Resource trackers and fork servers: they launched nobody for themselves."""
-        return frozenset(
-            row["pid"]
-            for row in self.ties["processes"]
-            if any(name in row["title"] for name in _HELPERS)
-        )
+    def trackers(self) -> frozenset[int]:
+        """Resource trackers: they launched nobody, and end when nobody needs them."""
+        return frozenset(r["pid"] for r in self.ties["processes"] if _TRACKER in r["title"])
+
+    @cached_property
+    def forkservers(self) -> frozenset[int]:
+        """Fork servers: what they launch is launched for whoever launched them."""
+        return frozenset(r["pid"] for r in self.ties["processes"] if _FORKSERVER in r["title"])
 
     @cached_property
     def related(self) -> frozenset[tuple[int, int]]:
@@ -131,7 +132,7 @@ class Known:
         """Who started *pid*; a fork server stands for whoever started that."""
         seen = set()
         found = self.launchers[pid]
-        while found.pid in self.helpers and found.pid not in seen:
+        while found.pid in self.forkservers and found.pid not in seen:
             seen.add(found.pid)
             found = self.launchers[found.pid]
         return found
@@ -167,9 +168,9 @@ class Known:
         parent, and others that nobody has the other end of, was launched by somebody dead.
         """
         return (
-            pid in self.workers
+            (pid in self.workers or pid in self.forkservers)
             and parent["pid"] not in self.workers
-            and parent["pid"] not in self.helpers
+            and parent["pid"] not in self.forkservers
             and (pid, parent["pid"]) not in self.related
             and not _unread(self.tied[pid])
             and not _unread(parent)

@@ -152,8 +152,12 @@ def test_playbooks_check_without_a_file_checks_all_that_is_loaded(
     ("text", "said"),
     [
         ("protect:\n  - {what: x, com: [a]}\n", ":2:"),
-        ("workers:\n  - {engine: e, title: '(', tests: [a]}\n", ":2:24: workers[0].title"),
-        ("workers:\n  - {engine: e, title: a, tests: [b]}\n", ":2:35: workers[0].tests[0]"),
+        ("workers:\n  - {engine: e, titles: ['*'], tests: [a]}\n", ":2:26: workers[0].titles[0]"),
+        ("workers:\n  - {engine: e, titles: [abcd], tests: [b]}\n", "workers[0].tests[0]"),
+        (
+            "workers:\n  - {engine: e, titles: ['abcd*'], tests: [], others: [abcde]}\n",
+            "workers[0].others[0]",
+        ),
     ],
 )
 def test_lists_of_names_are_checked(
@@ -162,4 +166,6 @@ def test_lists_of_names_are_checked(
     file = tmp_path / "names.yaml"
     file.write_text(text)
     assert main(["playbooks", "check", str(file)]) == 2
-    assert f"{file}{said}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"{file}:2:")
+    assert said in printed

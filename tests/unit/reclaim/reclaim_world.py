@@ -6,6 +6,8 @@ from dataclasses import replace
 from typing import Any, cast
 
 from fleetmem.agent import shapes
+from fleetmem.controller.reclaim.law import from_identities
+from fleetmem.controller.reclaim.law.known import OWNED
 from fleetmem.controller.reclaim.survey import Survey
 
 GIB = 1 << 30
@@ -156,6 +158,7 @@ def survey(
         holders_denied=0,
         processes={row["pid"]: row for row in processes},
         driver="580.65",
+        ties=ties_of(processes),
     )
     return replace(made, **more)
 
@@ -167,3 +170,24 @@ def holding(
     pid = process["pid"]
     lists = {gpu: [listed(pid, size)]}
     return survey(process, holders=(holder(pid),), lists=lists, **more)
+
+
+def ties_of(processes: tuple[shapes.Identity, ...], **layouts: str) -> shapes.Ties:
+    """Ties as the identities show them, with owners whose manager has answered.
+
+    An owner that is ``gone`` has ended and would have ended this process; the process is the
+    main process of one that is ``live``. *layouts*: ``_50="a"``; forks of one have the same.
+    """
+    made = from_identities.ties(processes, "boot-1")
+    states = [p["owner"]["state"] for p in processes if p["owner"]["kind"] in OWNED]
+    mains = [p["pid"] for p in processes if p["owner"]["kind"] in OWNED]
+    for state, main, row in zip(states, mains, made["owners"], strict=True):
+        if state == "gone":
+            row.update(state="ended", manager="systemd", kill_mode="control-group")
+        elif state == "live":
+            row.update(main_pid=main)
+    for tied in made["processes"]:
+        tied["layout"] = layouts.get(f"_{tied['pid']}", f"of {tied['pid']}")
+        tied["unreadable"] = [code for code in tied["unreadable"] if code != "not_walked"]
+        tied["cgroup_shared"] = tied["owners"] == []
+    return made

@@ -18,30 +18,50 @@ from tests.unit.reclaim.reclaim_world import (
     listed,
     owner,
     survey,
+    ties_of,
 )
 
+NOTHING = "launcher dead, nothing more is proved (nohup looks like this)"
+LEFT = "vLLM worker, launcher dead, 2 pipes to it are held by nobody"
+BASH_41 = [{"pid": 41, "start_time": 1, "comm": "bash"}]
 WORKER: dict[str, Any] = {"title": "VLLM::Worker_TP0", "comm": "VLLM::Worker_TP"}
 
 
 @pytest.mark.parametrize(
     ("more", "kind", "why"),
     [
-        ({}, "detached", "launcher dead, nothing more is proved (nohup looks like this)"),
-        ({"launcher_alive": True, "ppid": 41}, "in_use", "its launcher 41 is alive"),
-        ({"group_leader_alive": True, "pgid": 41}, "in_use", "its group's leader 41 is alive"),
-        ({"owner": owner("unit", "a.service", "live")}, "in_use", "its unit a.service is live"),
-        ({"owner": owner("container", "c1", "live")}, "in_use", "its container c1 is live"),
-        ({"owner": owner("unit", "a.service", "gone")}, "leftover", "its unit a.service is gone"),
-        ({"owner": owner("job", "77", "gone")}, "leftover", "its job 77 is gone"),
+        ({}, "detached", NOTHING),
+        (
+            {"launcher_alive": True, "ppid": 41, "ancestors": BASH_41},
+            "in_use",
+            "<- launcher bash 41 alive",
+        ),
+        ({"group_leader_alive": True, "pgid": 41}, "detached", NOTHING),
+        (
+            {"owner": owner("unit", "a.service", "live")},
+            "in_use",
+            "main process of unit a.service, which is live",
+        ),
+        (
+            {"owner": owner("container", "c1", "live")},
+            "in_use",
+            "main process of container c1, which is live",
+        ),
+        (
+            {"owner": owner("unit", "a.service", "gone")},
+            "leftover",
+            "its unit a.service has ended (over)",
+        ),
+        ({"owner": owner("job", "77", "gone")}, "leftover", "its job 77 has ended, says systemd"),
         (
             {"owner": owner("container", "c1", None)},
             "detached",
-            "launcher dead, nothing more is proved (nohup looks like this)",
+            "nobody could say whether its container c1 lives",
         ),
         (
             {"owner": owner("session", "4", "gone")},
             "detached",
-            "launcher dead, nothing more is proved (nohup looks like this)",
+            NOTHING,
         ),
         (
             {
@@ -49,43 +69,48 @@ WORKER: dict[str, Any] = {"title": "VLLM::Worker_TP0", "comm": "VLLM::Worker_TP"
                 "listening": True,
                 "listening_ports": [8000],
             },
-            "detached",
-            "launcher dead, but it listens on 8000",
+            "in_use",
+            "listens on *:8000",
         ),
         (
             {**WORKER, "orphaned_pipes": 2},
             "leftover",
-            "vLLM worker, launcher dead, its pipes to it are held by nobody",
+            LEFT,
         ),
         (
             {**WORKER, "orphaned_pipes": 0},
             "detached",
-            "vLLM worker, launcher dead, but no pipe to it is orphaned",
+            NOTHING,
         ),
         (
-            {**WORKER, "orphaned_pipes": 2, "live_peers": [55, 56]},
+            {**WORKER, "orphaned_pipes": 2, "live_peers": [55]},
             "detached",
-            "vLLM worker, launcher dead, but process 55, 56 still talks to it",
+            LEFT + ", but <- pipe <-  55 alive",
         ),
         (
             {**WORKER, "orphaned_pipes": 2, "live_peers": None},
             "detached",
-            "vLLM worker, launcher dead, but its sockets cannot be read",
+            LEFT + ", but <- pipe, whose other end was not read",
         ),
         (
             {**WORKER, "orphaned_pipes": None},
             "detached",
-            "vLLM worker, launcher dead, but no pipe to it is orphaned",
+            "<- pipe, whose other end was not read",
         ),
         (
             {**WORKER, "orphaned_pipes": 2, "listening": True, "listening_ports": [5000]},
-            "detached",
-            "launcher dead, but it listens on 5000",
+            "in_use",
+            "listens on *:5000",
         ),
         (
-            {**WORKER, "orphaned_pipes": 2, "launcher_alive": True, "ppid": 9},
+            {**WORKER, "orphaned_pipes": 2, "launcher_alive": True, "ppid": 41, "live_peers": [41]},
             "in_use",
-            "its launcher 9 is alive",
+            "<- launcher  41 alive",
+        ),
+        (  # a subreaper took it over: whoever launched it would have a pipe to it
+            {**WORKER, "orphaned_pipes": 2, "launcher_alive": True, "ppid": 41},
+            "leftover",
+            LEFT,
         ),
         ({"comm": "sshd"}, "protected", "login and sessions"),
         ({"comm": "nvidia-cuda-mps"}, "protected", "MPS control"),
@@ -214,7 +239,14 @@ def test_one_family_inherits_together(first: dict[str, Any], second: dict[str, A
 
 
 @pytest.mark.parametrize(
-    "second", [{"exe": "/bin/b"}, {"uid": 1000}, {"exe": None}, {"cgroup": "/", "exe": "/bin/b"}]
+    "second",
+    [
+        {"exe": "/bin/b"},
+        {"uid": 1000},
+        {"exe": None},
+        {"title": "python3 serve.py"},
+        {"cgroup": "/", "exe": "/bin/b"},
+    ],
 )
 def test_two_families_are_a_persons_decision(second: dict[str, Any]) -> None:
     found = heirs(identity(50), identity(51, **second), files=(fork_files(50), fork_files(51)))
@@ -250,18 +282,19 @@ def test_a_fork_of_a_reused_number_is_nobodys() -> None:
     assert found.members[51].fork_of is None
 
 
-def adrift(*others: Any, dead: bool = False, **more: Any) -> Any:
-    """50 holds GPU 0; 52 has a context's files of it and no ancestor that tells why."""
+def adrift(*others: Any, dead: bool = False, like: str = "of 50", **more: Any) -> Any:
+    """50 holds GPU 0; 52 has a context's files of it, an address space like that one's, and no
+    ancestor that tells why."""
     lists = {0: [listed(50, GIB)], 1: [listed(other["pid"], GIB) for other in others]}
     if dead:
         lists[0].append(listed(40, GIB, "dead"))
+    people = (identity(50), *others, identity(52, **more))
     return classify(
         survey(
-            identity(50),
-            *others,
-            identity(52, **more),
+            *people,
             holders=(holder(50), *(holder(o["pid"]) for o in others), fork_files(52)),
             lists=lists,
+            ties=ties_of(people, _52=like),
         ),
         rules(),
     ).members[52]
@@ -272,23 +305,28 @@ def test_a_fork_whose_parent_has_ended_belongs_to_a_live_holder() -> None:
     assert (found.held, found.fork_of, found.akin, found.origins) == ({}, None, (50,), (50,))
 
 
-def test_the_command_line_says_whose_fork_it_is() -> None:
-    other = identity(51, title="python3 serve.py")
-    assert adrift(other).akin == (50,)
-    assert adrift(identity(51)).akin == (50, 51)
-    assert adrift(other, title="python3 renamed.py").akin == (50, 51)
+def test_the_address_space_says_whose_fork_it_is() -> None:
+    assert adrift(identity(51)).akin == (50,)
+    assert adrift(identity(51), like="of 51").akin == (51,)
+    assert adrift(like="of 9").akin == ()
 
 
-def test_the_session_says_whose_fork_it_is() -> None:
-    assert adrift(identity(51, sid=7), sid=7).akin == (51,)
-
-
-def test_whose_fork_nobody_can_be() -> None:
-    assert adrift(exe="/bin/other").akin == ()
-    assert adrift(uid=1000).akin == ()
-    assert adrift(start_time=3).akin == ()  # older than any holder
-    found = adrift(dead=True)  # a list names a dead one: it is that one's heir
+def test_a_fork_of_the_living_is_no_heir_of_a_dead_number_beside_it() -> None:
+    found = adrift(dead=True)
+    assert (found.akin, found.heir_of, found.held) == ((50,), (), {})
+    found = adrift(dead=True, like="of 9")
     assert (found.akin, found.heir_of) == ((), (40,))
+
+
+def test_where_kinship_cannot_be_told_nobody_is_an_heir() -> None:
+    people = (identity(50), identity(52))
+    ties = ties_of(people)
+    ties["processes"][1]["layout"] = None
+    lists = {0: [listed(50, GIB), listed(40, GIB, "dead")]}
+    seen = survey(*people, holders=(holder(50), fork_files(52)), lists=lists, ties=ties)
+    found = classify(seen, rules())
+    assert found.members[52].held == {}
+    assert found.ambiguous == (Ambiguity(0, (40,), (52,), one_family=True),)
 
 
 def test_unknown_sizes_stay_unknown() -> None:
@@ -311,6 +349,12 @@ def test_worker_names_match_their_own_examples() -> None:
             assert engine(identity(1, title=title, comm=title[:15]), rules()) == line["engine"]
 
 
-@pytest.mark.parametrize("title", ["python3 train.py", "bash", "jupyter-lab", "webworker", ""])
-def test_other_names_are_no_workers(title: str) -> None:
-    assert engine(identity(1, title=title, comm=title[:15]), rules()) is None
+def test_other_titles_are_no_workers() -> None:
+    from importlib import resources
+
+    import yaml
+
+    text = (resources.files("fleetmem.playbooks") / "workers.yaml").read_text("utf-8")
+    others = [title for line in yaml.safe_load(text)["workers"] for title in line["others"]]
+    for title in [*others, "python3 train.py", "bash", "jupyter-lab", "webworker", ""]:
+        assert engine(identity(1, title=title, comm=title[:15]), rules()) is None, title

@@ -35,9 +35,11 @@ from tests.unit.reclaim.reclaim_world import (
     listed,
     owner,
     survey,
+    ties_of,
 )
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+NOTHING = "launcher dead, nothing more is proved (nohup looks like this)"
 GONE = owner("unit", "a.service", "gone")
 
 
@@ -93,7 +95,7 @@ def test_without_scope_leftovers_only() -> None:
     made = plan(several())
     assert targets(made) == {50: False}
     assert spared(made) == {
-        51: ("its launcher 9 is alive", "--gpu 0"),
+        51: ("<- launcher  9 alive", "--gpu 0"),
         52: ("launcher dead, nothing more is proved (nohup looks like this)", "--gpu 1"),
     }
     assert made.scope == (0, 1)
@@ -145,12 +147,61 @@ def test_protected_only_by_its_number() -> None:
     assert targets(plan(found, replace(everything, override_protected=(51,)))) == {}
 
 
-def test_a_live_owner_is_stopped_not_its_process() -> None:
+def test_a_scope_reaches_what_it_names_inside_a_live_unit() -> None:
     found = holding(identity(50, owner=owner("unit", "vllm.service", "live")))
+    why = "main process of unit vllm.service, which is live"
+    assert spared(plan(found)) == {50: (why, "--gpu 0")}
+    assert targets(plan(found, ReclaimOptions(gpu="0"))) == {50: False}
+    assert targets(plan(found, ReclaimOptions(pids=(50,)))) == {50: False}
+    assert targets(plan(found, ReclaimOptions(units=("vllm",)))) == {50: False}
+    assert targets(plan(found, ReclaimOptions(units=("other",)))) == {}
+
+
+def test_who_is_left_over_with_a_holder_goes_with_it() -> None:
+    """A coordinator has no file of the driver; it is the same family, and an engine's worker."""
+    core = {"title": "VLLM::EngineCore", "orphaned_pipes": 2, "live_peers": [51]}
+    beside = {"title": "VLLM::DPCoordinator", "orphaned_pipes": 1, "live_peers": [50]}
+    found = holding(identity(50, **core))
+    people = (identity(50, **core), identity(51, **beside))
+    found = replace(found, processes={p["pid"]: p for p in people}, ties=ties_of(people))
+    assert targets(plan(found)) == {50: False, 51: False}
+    assert targets(plan(found, ReclaimOptions(gpu="1"))) == {}
+    assert targets(plan(found, ReclaimOptions(pids=(50,)))) == {50: False}
+
+
+def test_bytes_of_heirs_count_once() -> None:
+    """Of 126 heirs each was given all that a dead process had."""
+    people = tuple(identity(pid, sid=7) for pid in range(50, 176))
+    lists = {0: [listed(40, 90 * GIB, "dead")]}
+    found = survey(*people, holders=tuple(fork_files(p["pid"]) for p in people), lists=lists)
+    made = plan(found)
+    assert len(made.targets) == 126
+    assert sum(t.member.held[0] or 0 for t in made.targets) == 90 * GIB
+
+
+def test_an_open_handle_may_keep_exported_memory_and_a_pid_reaches_it() -> None:
+    bare = holder(50, (), ctl_map_bytes=0, uvm_fds=0, uvm_map_bytes=0)
+    found = survey(identity(50), holders=(bare,), used={0: 4 * GIB, 1: 3 * MIB})
+    why = f"{NOTHING}; it may keep memory that no list names"
+    assert spared(plan(found)) == {50: (why, "--pid 50")}
+    assert targets(plan(found, ReclaimOptions(gpu="0"))) == {}
+    (target,) = plan(found, ReclaimOptions(pids=(50,))).targets
+    assert target.member.held == {0: None}
+
+
+def test_inside_another_pid_namespace_numbers_of_nvml_are_other_peoples() -> None:
+    """A visible context is a holder of unknown size; a scope names it, its bytes are unknown."""
+    lists = {0: [listed(50, 9 * GIB), listed(41, GIB, "dead")]}
+    found = survey(
+        identity(50),
+        identity(60),
+        holders=(holder(60, (0,)), fork_files(50, (0,))),
+        lists=lists,
+        facts=facts(init_pid_namespace=False),
+    )
+    assert targets(plan(found)) == {}
     made = plan(found, ReclaimOptions(gpu="0"))
-    assert targets(made) == {}
-    why = "its unit vllm.service is live; stop it with: systemctl stop vllm.service"
-    assert spared(made) == {50: (why, "")}
+    assert {t.member.pid: t.member.held for t in made.targets} == {50: {0: None}, 60: {0: None}}
 
 
 def test_what_others_own_is_never_a_target() -> None:
