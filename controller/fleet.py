@@ -124,19 +124,25 @@ class Fleet:
         instead of new ones, each refused where it is stale. A dry run never asks and changes
         nothing. Cancelling the task keeps what is finished: the envelope then says which hosts
         were not attempted and which are unknown.
+
+        HistoryUnavailable, before any host is contacted, where the run could not be recorded.
         """
+        from fleetmem.controller.reclaim.cache.run import Cache
+        from fleetmem.controller.reclaim.options import for_hosts
+        from fleetmem.controller.reclaim.processes import Processes
+        from fleetmem.controller.reclaim.run import Kind, reclaim
+        from fleetmem.controller.run.life import begin
+
         if approve is None:
             approve = approve_all if options.yes else approve_none
-        if options.cache is not None:
-            from fleetmem.controller.reclaim.cache.run import CacheRun
-
-            self._warn(on_event)
-            return await CacheRun(self.hosts, self.settings, options, approve, on_event).run()
-        from fleetmem.controller.reclaim.run import ReclaimRun
-
         self._warn(on_event)
-        run = ReclaimRun(self.hosts, self.settings, options, approve, on_event, stored)
-        return await run.run()
+        options = for_hosts(options, self.hosts)
+        changes = not options.dry_run
+        life = begin("reclaim", self.hosts, self.settings, on_event, must_record=changes)
+        kind: Kind = Processes(life, options, stored)
+        if options.cache is not None:
+            kind = Cache(life, options)
+        return await reclaim(life, kind, options, approve)
 
     async def snapshot(self, options: SnapshotOptions, on_event: OnEvent = _silent) -> Envelope:
         """Where every byte of host and GPU memory is now, by backing, owner and location."""
@@ -153,13 +159,18 @@ class Fleet:
         return await follow_start(self.hosts, self.settings, options, on_event)
 
     async def run_playbooks(
-        self, playbooks: Sequence[str], on_event: OnEvent = _silent, command: str = "audit"
+        self,
+        playbooks: Sequence[str],
+        on_event: OnEvent = _silent,
+        command: str = "audit",
+        logs: AuditOptions | None = None,
     ) -> Envelope:
-        """What *playbooks* (names or files) find over readings; changes nothing."""
+        """What *playbooks* (names or files) find over readings, in one run and with one contact
+        a host; changes nothing. Among them ``startup`` reads engines' logs, as *logs* says."""
         from fleetmem.controller.look.playbook_run import audit
 
         self._warn(on_event)
-        return await audit(self.hosts, self.settings, playbooks, on_event, command)
+        return await audit(self.hosts, self.settings, playbooks, on_event, command, logs)
 
     def _warn(self, on_event: OnEvent) -> None:
         """Pass on what reading the inventory had to say."""
@@ -190,9 +201,10 @@ class SyncFleet:
         options: ReclaimOptions,
         approve: Approve | None = None,
         on_event: OnEvent = _silent,
+        stored: Mapping[str, Plan] | None = None,
     ) -> Envelope:
         """See :meth:`Fleet.reclaim`."""
-        return asyncio.run(self._fleet.reclaim(options, approve, on_event))
+        return asyncio.run(self._fleet.reclaim(options, approve, on_event, stored))
 
     def snapshot(self, options: SnapshotOptions, on_event: OnEvent = _silent) -> Envelope:
         """See :meth:`Fleet.snapshot`."""
@@ -202,6 +214,12 @@ class SyncFleet:
         """See :meth:`Fleet.follow_start`."""
         return asyncio.run(self._fleet.follow_start(options, on_event))
 
-    def run_playbooks(self, playbooks: Sequence[str], on_event: OnEvent = _silent) -> Envelope:
+    def run_playbooks(
+        self,
+        playbooks: Sequence[str],
+        on_event: OnEvent = _silent,
+        command: str = "audit",
+        logs: AuditOptions | None = None,
+    ) -> Envelope:
         """See :meth:`Fleet.run_playbooks`."""
-        return asyncio.run(self._fleet.run_playbooks(playbooks, on_event))
+        return asyncio.run(self._fleet.run_playbooks(playbooks, on_event, command, logs))

@@ -290,11 +290,11 @@ def new_envelope(run: Run, targeted: Sequence[str], hosts: Sequence[HostEntry]) 
     }
 
 
-def error_envelope(command: str, exit_code: int, error: Error) -> Envelope:
-    """The envelope of a run that ended before any host was tried."""
-    envelope = new_envelope(new_run(command), [], [])
+def error_envelope(run: Run, exit_code: int, error: Error) -> Envelope:
+    """The envelope of a run that ended in an error of its own."""
+    envelope = new_envelope(run, [], [])
     envelope["error"] = error
-    return finish(envelope, exit_code)
+    return envelope if run["finished"] else finish(envelope, exit_code)
 
 
 def finish(envelope: Envelope, exit_code: int) -> Envelope:

@@ -55,7 +55,9 @@ def exit_code(
 def _codes(entry: HostEntry, plan_only: bool) -> set[int]:
     codes: set[int] = set()
     if entry["error"] is not None:
-        codes.add(error_exit_code(entry["error"]["code"]))
+        code = error_exit_code(entry["error"]["code"])
+        if code not in errors.SIGNALLED:  # which signal ended the run is *interrupted*
+            codes.add(code)
     if "reclaim" in entry:
         verdict = entry["reclaim"]["verdict"]
         check = entry["reclaim"].get("cache", {}).get("post_check")
@@ -76,6 +78,7 @@ def error_exit_code(code: str) -> int:
 _FIRST_OF = (
     errors.EXIT_SIGINT,
     errors.EXIT_SIGTERM,
+    errors.EXIT_SIGHUP,
     errors.EXIT_INTERNAL,
     errors.EXIT_USAGE,
     errors.EXIT_UNKNOWN,

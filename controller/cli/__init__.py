@@ -16,6 +16,7 @@ from fleetmem.controller.cli.kit import stdout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from fleetmem.controller.errors import FleetError
     from fleetmem.controller.errors.words import Error
 
 GARBAGE = 50_000
@@ -89,16 +90,16 @@ def _failed(words: list[str], error: Exception) -> int:
     output = option_value(words, "-o", "--output") or os.environ.get("FLEETMEM_OUTPUT", "")
     if output in ("json", "jsonl"):
         said: Error = {"code": error.code, "message": error.message, "hint": error.hint or None}
-        _print_envelope(words, error.exit_code, said, output)
+        _print_envelope(words, error, said, output)
     return error.exit_code
 
 
-def _print_envelope(words: list[str], exit_code: int, error: Error, output: str) -> None:
-    from fleetmem.controller.answer.envelope import error_envelope
+def _print_envelope(words: list[str], failure: FleetError, error: Error, output: str) -> None:
+    from fleetmem.controller.answer.envelope import error_envelope, new_run
     from fleetmem.controller.render.kit.data import to_json, to_jsonl
 
     command = next((word for word in words if not word.startswith("-")), "")
-    envelope = error_envelope(command, exit_code, error)
+    envelope = error_envelope(failure.run or new_run(command), failure.exit_code, error)
     text = to_json(envelope) if output == "json" else to_jsonl(envelope)
     target = option_value(words, "", "--to")
     if target and target != "-":

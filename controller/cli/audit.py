@@ -17,7 +17,7 @@ from fleetmem.controller.cli.kit.live import Live
 from fleetmem.controller.cli.kit.screen import Screen
 from fleetmem.controller.cli.kit.source import log_options, scope_options, sources
 from fleetmem.controller.errors import UsageError
-from fleetmem.controller.logs.audit import AuditOptions, merged
+from fleetmem.controller.logs.audit import AuditOptions
 from fleetmem.controller.logs.sources import Sources
 from fleetmem.controller.render.audit.audit import audit_lines, audit_rows
 from fleetmem.controller.render.kit.findings import folded_lines
@@ -154,14 +154,9 @@ def _online(
 ) -> tuple[Envelope, int]:
     fleet: Any = engine.load_fleet(common)
     live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
-    others = [name for name in dict.fromkeys(playbooks) if name != STARTUP]
-
-    async def ask() -> Envelope:
-        answers: list[Envelope] = []
-        if others:
-            answers.append(await fleet.run_playbooks(others, live.on_event, "audit"))
-        if STARTUP in playbooks:
-            answers.append(await fleet.audit_startup(options, live.on_event))
-        return merged(answers)
-
-    return engine.answered(ask, live, common, reach=reach)
+    return engine.answered(
+        lambda: fleet.run_playbooks(playbooks, live.on_event, "audit", options),
+        live,
+        common,
+        reach,
+    )

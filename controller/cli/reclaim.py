@@ -301,7 +301,7 @@ def _reclaim(
     plans: dict[str, Plan] = {}
     run = ""
     live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
-    shown = refused = False
+    shown = False
 
     def on_event(event: Any) -> None:
         nonlocal run
@@ -312,18 +312,15 @@ def _reclaim(
         live.on_event(event)
 
     async def approve(entries: Sequence[HostEntry]) -> bool:
-        nonlocal shown, refused
+        nonlocal shown
         with live.asking():
             shown = True
-            agreed = await _approve(entries, options, screen, run, common.reach)
-        refused = not agreed
-        return agreed
+            return await _approve(entries, options, screen, run, common.reach)
 
     envelope, status = engine.answered(
         lambda: fleet.reclaim(options, approve, on_event, stored),
         live,
         common,
-        plan_only=lambda: refused or (options.dry_run and options.detailed_exitcode),
     )
     if plan_out is not None:
         _write_plans(plan_out, envelope["run"]["id"], options, plans)

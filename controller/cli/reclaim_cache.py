@@ -62,25 +62,22 @@ def check_url(url: str) -> None:
 def reclaim_cache(fleet: Any, options: ReclaimOptions, common: Common, screen: Screen) -> int:
     """Plan, show, ask, apply, verify; the process status."""
     live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
-    shown = refused = False
+    shown = False
 
     def on_event(event: Event) -> None:
         if event["kind"] != "rung":  # its figures are in the answer below
             live.on_event(event)
 
     async def approve(entries: Sequence[HostEntry]) -> bool:
-        nonlocal shown, refused
+        nonlocal shown
         with live.asking():
             shown = True
-            agreed = await _approve(entries, options, screen)
-        refused = not agreed
-        return agreed
+            return await _approve(entries, options, screen)
 
     envelope, status = engine.answered(
         lambda: fleet.reclaim(options, approve, on_event),
         live,
         common,
-        plan_only=lambda: refused or (options.dry_run and options.detailed_exitcode),
     )
     if not screen.table:
         screen.data(envelope)

@@ -54,6 +54,7 @@
     │   └── HistoryUnavailable        history_unavailable
     ├── NotRecovered                  not_recovered           5
     ├── OutcomeUnknown                outcome_unknown         8, outcome unknown
+    ├── HungUp                        hung_up               129
     ├── Interrupted                   interrupted           130
     ├── Terminated                    terminated            143
     └── InternalError                 internal                1
@@ -71,11 +72,13 @@ from fleetmem.controller.errors.base import (
     EXIT_OK,
     EXIT_PLAN_ONLY,
     EXIT_REFUSED,
+    EXIT_SIGHUP,
     EXIT_SIGINT,
     EXIT_SIGTERM,
     EXIT_SOME_FAILED,
     EXIT_UNKNOWN,
     EXIT_USAGE,
+    SIGNALLED,
     FleetError,
 )
 from fleetmem.controller.errors.on_host import (
@@ -129,11 +132,13 @@ __all__ = [
     "EXIT_OK",
     "EXIT_PLAN_ONLY",
     "EXIT_REFUSED",
+    "EXIT_SIGHUP",
     "EXIT_SIGINT",
     "EXIT_SIGTERM",
     "EXIT_SOME_FAILED",
     "EXIT_UNKNOWN",
     "EXIT_USAGE",
+    "SIGNALLED",
     "AgentFailed",
     "AuthFailed",
     "CommandFailed",
@@ -150,6 +155,7 @@ __all__ = [
     "HostkeyChanged",
     "HostkeyRevoked",
     "HostkeyUnknown",
+    "HungUp",
     "IdentityInvalid",
     "InternalError",
     "Interrupted",
@@ -327,6 +333,13 @@ class OutcomeUnknown(FleetError):
     exit_code = EXIT_UNKNOWN
     outcome = "unknown"
     remedy = "look first with --dry-run; a new plan starts above the unresolved rung"
+
+
+class HungUp(FleetError):
+    """The terminal or connection was closed (SIGHUP); what had been finished is kept."""
+
+    code = "hung_up"
+    exit_code = EXIT_SIGHUP
 
 
 class Interrupted(FleetError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from typing import Any
+
     from fleetmem.controller.errors.words import Error, HostOutcome
 
 EXIT_OK = 0
@@ -15,8 +17,10 @@ EXIT_NOT_RECOVERED = 5
 EXIT_PLAN_ONLY = 6
 EXIT_REFUSED = 7
 EXIT_UNKNOWN = 8
+EXIT_SIGHUP = 129
 EXIT_SIGINT = 130
 EXIT_SIGTERM = 143
+SIGNALLED = (EXIT_SIGHUP, EXIT_SIGINT, EXIT_SIGTERM)
 
 
 class FleetError(Exception):
@@ -24,12 +28,14 @@ class FleetError(Exception):
 
     ``code`` is a stable word, ``exit_code`` the process status if this error ends the run,
     ``outcome`` how a host ends that meets it. ``message`` is one line, ``hint`` what to do.
+    ``run`` is the envelope's ``run`` of the recorded run that it ended, if there is one.
     """
 
     code = "error"
     exit_code = EXIT_INTERNAL
     outcome: HostOutcome = "failed"
     remedy = ""
+    run: Any = None
 
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)

@@ -6,19 +6,19 @@ import asyncio
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, cast
 
-from fleetmem.controller.answer import envelope as env
 from fleetmem.controller.contact import gather
 from fleetmem.controller.logs import reading as logs
 from fleetmem.controller.logs.audit_join import PROBES, held_then, lacked_memory
-from fleetmem.controller.logs.over_hosts import over_hosts, read_sources, record
+from fleetmem.controller.logs.over_hosts import ask_once, part, read_sources
 from fleetmem.controller.logs.sources import Sources
+from fleetmem.controller.run.life import begin, looked
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
-
     from fleetmem.controller.answer.envelope import Envelope, Finding, HostEntry
     from fleetmem.controller.contact.session import Session
     from fleetmem.controller.hosts.host import Host
+    from fleetmem.controller.run.fanout import Phase
+    from fleetmem.controller.run.life import Life, Part
     from fleetmem.controller.run.settings import FleetSettings, OnEvent
     from fleetmem.controller.startup.model import Startup
 
@@ -43,25 +43,29 @@ async def audit_startup(
     hosts: tuple[Host, ...], settings: FleetSettings, options: AuditOptions, on_event: OnEvent
 ) -> Envelope:
     """One row a host with its ``startup`` section; the findings over all of them."""
-    from fleetmem.controller.startup.judge.across_hosts import outliers
+    life = begin("audit", hosts, settings, on_event)
+    return await looked(life, [startup_part(life, options)])
 
+
+def startup_part(life: Life, options: AuditOptions) -> Part:
+    """The reading of engines' logs, as one part of *life*."""
     found: dict[str, list[Finding]] = {}
     startups: dict[str, list[Startup]] = {}
 
-    async def work(entry: HostEntry, session: Session, phase: Callable[[str], Any]) -> None:
-        sections, findings, parsed = await _host(entry, session, settings, options, phase)
+    async def work(entry: HostEntry, session: Session, phase: Phase) -> None:
+        sections, findings, parsed = await _host(entry, session, life.settings, options, phase)
         entry["startup"] = sections
         found[entry["host"]] = findings
         startups[entry["host"]] = parsed
 
-    envelope = await over_hosts("audit", hosts, settings, on_event, work)
-    order = envelope["targeted"]
-    envelope["findings"] = [one for host in order for one in found.get(host, [])]
-    pairs = [(host, one) for host in order for one in startups.get(host, [])]
-    envelope["findings"] += cast("list[Finding]", outliers(pairs))
-    env.finish(envelope, 0)
-    await asyncio.to_thread(record, envelope, settings, on_event)
-    return envelope
+    def judge() -> list[Finding]:
+        from fleetmem.controller.startup.judge.across_hosts import outliers
+
+        pairs = [(host, one) for host in life.entries for one in startups.get(host, [])]
+        own = [one for host in life.entries for one in found.get(host, [])]
+        return own + cast("list[Finding]", outliers(pairs))
+
+    return part(work, judge)
 
 
 async def _host(
@@ -69,16 +73,15 @@ async def _host(
     session: Session,
     settings: FleetSettings,
     options: AuditOptions,
-    phase: Callable[[str], Any],
+    phase: Phase,
 ) -> tuple[list[dict[str, Any]], list[Finding], list[Startup]]:
     from fleetmem.controller.startup.judge.diagnose import judge
     from fleetmem.controller.startup.read.patterns import builtin
     from fleetmem.controller.startup.read.split import by_engine
 
     facts, devices = await asyncio.gather(
-        gather.ask(session, "host.facts"), gather.ask(session, "gpu.devices")
+        ask_once(entry, session, "host.facts"), ask_once(entry, session, "gpu.devices")
     )
-    entry["readings"] |= {"host.facts": facts, "gpu.devices": devices}
     invocation = options.sources.invocation
     phase("reading the log")
     read = await read_sources(
@@ -127,12 +130,12 @@ async def _joined(
     span = next((one for one in log.invocations if one["age"] == 0), None)
     if span is None or not lacked_memory(startup.newest, judged):
         return []
-    answers = await asyncio.gather(*(gather.ask(session, name) for name in PROBES))
+    answers = await asyncio.gather(*(ask_once(entry, session, name) for name in PROBES))
     rows = dict(zip(PROBES, answers, strict=True))
     pids = gather.pids_to_identify(rows)
     if pids:
         rows["processes.identity"] = await gather.ask(session, "processes.identity", {"pids": pids})
-    entry["readings"] |= rows
+    entry["readings"] |= {name: row for name, row in rows.items() if name not in entry["readings"]}
     now = (log.reading["reading"] or {}).get("now_us")
     found = held_then(entry["host"], startup.unit or log.name, span, now, rows) if now else None
     return [] if found is None else [found]
@@ -161,22 +164,3 @@ def _free_now(devices: Any) -> int | None:
     known = [gpu["free_bytes"] for gpu in devices["gpus"]] if devices else []
     free = [value for value in known if value is not None]
     return min(free) if free else None
-
-
-_WORST = ("unknown", "failed", "timed_out", "unreachable", "not_attempted", "partial", "ok")
-
-
-def merged(answers: Sequence[Envelope]) -> Envelope:
-    """One answer from several of the same hosts: the newest run's, with all that was found."""
-    whole = answers[-1]
-    for other in answers[:-1]:
-        theirs = {entry["host"]: entry for entry in other["hosts"]}
-        for entry in whole["hosts"]:
-            more = theirs[entry["host"]]
-            entry["readings"] = {**more["readings"], **entry["readings"]}
-            entry["error"] = entry["error"] or more["error"]
-            entry["outcome"] = min(entry["outcome"], more["outcome"], key=_WORST.index)
-        whole["findings"] = [*other["findings"], *whole["findings"]]
-        whole["run"]["started"] = min(whole["run"]["started"], other["run"]["started"])
-    whole["summary"] = env.summarise(whole["targeted"], whole["hosts"])
-    return whole

@@ -1,28 +1,26 @@
-"""A run that reads logs of many hosts: connect, find the log, read it, record the run."""
+"""Logs of many hosts as a part of a run: find a host's logs, read them, say how it went."""
 
 from __future__ import annotations
 
-import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
-from fleetmem.controller.answer import envelope as env
-from fleetmem.controller.contact import gather, link
+from fleetmem.controller.contact import gather
 from fleetmem.controller.errors import LogUnreadable
 from fleetmem.controller.logs import reading as logs
-from fleetmem.controller.run.fanout import HostEnd, run_hosts
+from fleetmem.controller.run.life import Part
 from fleetmem.controller.text.process_name import display_name
 
 if TYPE_CHECKING:
     from fleetmem.agent.shapes import EngineLogs
-    from fleetmem.controller.answer.envelope import Envelope, HostEntry, Reading
+    from fleetmem.controller.answer.envelope import Finding, HostEntry, Reading
     from fleetmem.controller.contact.session import Session
-    from fleetmem.controller.hosts.host import Host
+    from fleetmem.controller.errors.words import HostOutcome
     from fleetmem.controller.logs.sources import Sources
-    from fleetmem.controller.run.settings import FleetSettings, OnEvent
+    from fleetmem.controller.run.fanout import Phase
+    from fleetmem.controller.run.settings import FleetSettings
 
-Work = Callable[["HostEntry", "Session", Callable[[str], Any]], Awaitable[None]]
+Work = Callable[["HostEntry", "Session", "Phase"], Awaitable[None]]
 
 SHARPENING = ("gpu.", "numa.", "processes.")
 """Readings that only sharpen an answer: a host without them is not partly read."""
@@ -39,58 +37,32 @@ def read_seconds(settings: FleetSettings) -> float:
     return max(5.0, settings.host_timeout_seconds * ENDING_SHARE - 2.0)
 
 
-async def over_hosts(
-    command: str,
-    hosts: tuple[Host, ...],
-    settings: FleetSettings,
-    on_event: OnEvent,
-    work: Work,
-) -> Envelope:
-    """*work* fills each host's entry; one row a host, whatever happens. Not recorded yet."""
-    entries = {host.name: env.new_host(host.name, "not_attempted") for host in hosts}
-    linker = link.Linker(settings, on_event)
+def part(work: Work, judge: Callable[[], Sequence[Finding]] = list) -> Part:
+    """*work* reads the logs of one host into its row; that host has failed where none was there.
 
-    async def one(host: Host, phase: Any) -> HostEnd:
-        begin = time.monotonic()
-        held = await linker.open(host, phase)
-        entry = entries[host.name]
-        try:
-            phase("reading")
-            await work(entry, held.session, phase)
-            entry["seconds"] = round(time.monotonic() - begin, 3)
-            error = nothing_read(entry["readings"])
-            if error is not None:
-                return HostEnd(host.name, "failed", error)
-            partial = any(
-                reading["outcome"] != "ok"
-                for name, reading in entry["readings"].items()
-                if not name.startswith(SHARPENING)
-            )
-            return HostEnd(host.name, "partial" if partial else "ok")
-        finally:
-            await held.close()
+    Readings that other parts of the same run took say nothing about the logs.
+    """
 
-    def ended(end: HostEnd) -> None:
-        entry = entries[end.host]
-        entry["outcome"] = end.outcome
-        if end.error is not None:
-            entry["error"] = end.error.to_json()
-        on_event({"kind": "host_done", "host": end.host, "outcome": end.outcome})
-
-    run = env.new_run(command)
-    try:
-        await run_hosts(
-            hosts,
-            one,
-            fanout=settings.fanout,
-            deadline_seconds=settings.host_timeout_seconds,
-            on_end=ended,
-            on_phase=lambda host, text: on_event({"kind": "phase", "host": host, "text": text}),
-            on_warning=lambda text: on_event({"kind": "warning", "text": text}),
+    async def read(entry: HostEntry, session: Session, phase: Phase) -> HostOutcome:
+        before = set(entry["readings"])
+        await work(entry, session, phase)
+        mine = {name: row for name, row in entry["readings"].items() if name not in before}
+        error = nothing_read(mine)
+        if error is not None:
+            raise error
+        whole = all(
+            row["outcome"] == "ok" for name, row in mine.items() if not name.startswith(SHARPENING)
         )
-    except asyncio.CancelledError:
-        pass  # what is finished is kept; the rest was not attempted
-    return env.new_envelope(run, list(entries), list(entries.values()))
+        return "ok" if whole else "partial"
+
+    return Part(read, judge)
+
+
+async def ask_once(entry: HostEntry, session: Session, name: str) -> Reading:
+    """The reading of *name*: asked for, unless another part of the run has it already."""
+    if name not in entry["readings"]:
+        entry["readings"][name] = await gather.ask(session, name)
+    return entry["readings"][name]
 
 
 def nothing_read(readings: Mapping[str, Reading]) -> LogUnreadable | None:
@@ -142,25 +114,3 @@ def nothing_found(reading: EngineLogs) -> str:
             "name its log with --unit, --file or --container"
         )
     return "no process holds a GPU; name the log with --unit, --file or --container"
-
-
-def record(envelope: Envelope, settings: FleetSettings, on_event: OnEvent) -> None:
-    """Keep a finished run in the history, without log lines: those would fill the disk.
-
-    A history that fails never fails the run.
-    """
-    from fleetmem.controller.record.history import open_or_warn
-
-    history = open_or_warn(
-        lambda text: on_event({"kind": "warning", "text": text}), settings.history_dir
-    )
-    if history is None:
-        return
-    try:
-        history.begin(envelope["run"], envelope["targeted"])
-        for entry in envelope["hosts"]:
-            kept = {name: value for name, value in entry.items() if name != "logs"}
-            history.record_host(envelope["run"]["id"], cast("HostEntry", kept))
-        history.finish(envelope)
-    finally:
-        history.close()

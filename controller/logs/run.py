@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fleetmem.controller.answer import envelope as env
-from fleetmem.controller.logs.over_hosts import over_hosts, read_sources, record
+from fleetmem.controller.logs.over_hosts import part, read_sources
 from fleetmem.controller.logs.sources import Sources
+from fleetmem.controller.run.life import begin, looked
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope, HostEntry
     from fleetmem.controller.contact.session import Session
     from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.logs.reading import Log, LogLine
+    from fleetmem.controller.run.fanout import Phase
     from fleetmem.controller.run.settings import FleetSettings, OnEvent
 
 KINDS = ("unit", "manager", "kernel")
@@ -40,7 +39,7 @@ async def logs(
 ) -> Envelope:
     """One row a host with its ``logs`` section, the newest line first."""
 
-    async def work(entry: HostEntry, session: Session, phase: Callable[[str], Any]) -> None:
+    async def work(entry: HostEntry, session: Session, phase: Phase) -> None:
         phase("reading the log")
         read = await read_sources(
             entry,
@@ -56,10 +55,7 @@ async def logs(
         )
         entry["logs"] = [section(log) for log in read]
 
-    envelope = await over_hosts("logs", hosts, settings, on_event, work)
-    env.finish(envelope, 0)
-    await asyncio.to_thread(record, envelope, settings, on_event)
-    return envelope
+    return await looked(begin("logs", hosts, settings, on_event), [part(work)])
 
 
 def section(log: Log) -> dict[str, Any]:

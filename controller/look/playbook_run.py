@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from fleetmem.controller.look.snapshot import MemoryRun
-from fleetmem.controller.rules.playbook import call_arguments, load
+from fleetmem.controller.logs.audit import AuditOptions, startup_part
+from fleetmem.controller.look.snapshot import MemoryLook
+from fleetmem.controller.rules.playbook import LOGS, call_arguments, load
+from fleetmem.controller.run.life import begin, looked
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope
@@ -20,20 +22,21 @@ async def audit(
     names: Sequence[str],
     on_event: OnEvent,
     command: str = "audit",
+    logs: AuditOptions | None = None,
 ) -> Envelope:
     """The findings of the playbooks *names* (or paths of playbook files) over *hosts*.
 
-    Each probe is called once on each host, however many playbooks need it. UsageError,
+    One run and one contact a host serve them all, and each probe is called once, however many
+    playbooks need it. The playbook ``startup`` reads engines' logs, as *logs* says. UsageError,
     PlaybookInvalid before any host is contacted.
     """
-    playbooks = [load(name) for name in dict.fromkeys(names)]
-    run = MemoryRun(
-        hosts=hosts,
-        settings=settings,
-        on_event=on_event,
-        command=command,
-        calls=call_arguments(playbooks),
-        playbooks=playbooks,
-        sections=False,
-    )
-    return await run.run()
+    chosen = list(dict.fromkeys(names))
+    playbooks = [load(name) for name in chosen if name != LOGS]
+    life = begin(command, hosts, settings, on_event)
+    parts = []
+    if playbooks:
+        calls = call_arguments(playbooks)
+        parts.append(MemoryLook(life, calls, playbooks, sections=False).part)
+    if LOGS in chosen:
+        parts.append(startup_part(life, logs or AuditOptions()))
+    return await looked(life, parts)

@@ -16,12 +16,12 @@ if TYPE_CHECKING:
     from fleetmem.controller.reclaim.survey import Survey
 
 Emit = Callable[[dict[str, Any]], None]
-Trail = Callable[[dict[str, Any]], None]
 
 
 @dataclass
 class Climb:
-    """One host's climb. ``alive`` and ``used`` are what was last seen."""
+    """One host's climb. ``alive`` and ``used`` are what was last seen. Each signal is announced
+    before it is sent, and answered with what came of it and whether that changed anything."""
 
     host: str
     session: Session
@@ -30,7 +30,8 @@ class Climb:
     survey: Survey
     epoch: int
     desk: str
-    trail: Trail
+    announce: Callable[[dict[str, Any]], None]
+    answered: Callable[[dict[str, Any], bool], None]
     emit: Emit
     rungs: list[Rung] = field(default_factory=list)
     used: dict[int, int | None] = field(default_factory=dict)

@@ -36,7 +36,7 @@ async def send(run: Climb, signal: str, targets: list[Target]) -> list[dict[str,
         run.last_signal = run.last_signal or time.monotonic()
         return []
     run.emit({"kind": "phase", "host": run.host, "text": signal.lower()})
-    run.trail(
+    run.announce(
         {
             "action": "signal",
             "signal": signal,
@@ -73,7 +73,8 @@ async def send(run: Climb, signal: str, targets: list[Target]) -> list[dict[str,
             run.alive.discard(key)
         if one["result"] in ("refused", "failed"):
             run.refused[key] = Refusal(one["code"], one["why"] or one["result"])
-    run.trail({"action": "signal_done", "signal": signal, "results": row["reading"]["results"]})
+    done = {"action": "signal_done", "signal": signal, "results": row["reading"]["results"]}
+    run.answered(done, bool(sent))
     return sent
 
 

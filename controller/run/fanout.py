@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import os
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from fleetmem.controller.errors import (
     TimedOut,
     UsageError,
 )
+from fleetmem.controller.run.budget import Budget
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -31,15 +31,11 @@ if TYPE_CHECKING:
 
     Phase = Callable[[str], None]
     Work = Callable[[Host, Phase], Awaitable[Any]]
-    OnPhase = Callable[[str, str], None]
-    OnEnd = Callable[["HostEnd"], None]
 
 OUTCOMES = ("ok", "partial", "failed", "unreachable", "timed_out", "not_attempted", "unknown")
 FAILURES = frozenset({"failed", "unreachable", "timed_out", "unknown"})
 FANOUT = 64
 GRACE_SECONDS = 2.0
-DESCRIPTORS_PER_HOST = 4
-RESERVED_DESCRIPTORS = 32
 
 
 @dataclass(frozen=True)
@@ -77,42 +73,6 @@ def failure_cap(max_fail: int | str | None, targeted: int) -> int | None:
     return max(1, int(value))
 
 
-def fitting_fanout(fanout: int) -> tuple[int, str]:
-    """*fanout*, lowered to what the descriptor limit allows, and a warning where it was.
-
-    The soft limit is raised to the hard one first.
-    """
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = fanout * DESCRIPTORS_PER_HOST + RESERVED_DESCRIPTORS + _open_descriptors()
-    if soft != resource.RLIM_INFINITY and soft < wanted:
-        higher = wanted if hard == resource.RLIM_INFINITY else min(hard, max(wanted, soft))
-        try:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (higher, hard))
-        except (OSError, ValueError):
-            pass
-        soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return fanout, ""
-    room = soft - RESERVED_DESCRIPTORS - _open_descriptors()
-    fitting = max(1, min(fanout, room // DESCRIPTORS_PER_HOST))
-    if fitting == fanout:
-        return fanout, ""
-    return fitting, (
-        f"fanout lowered from {fanout} to {fitting}: only {soft} files may be open (ulimit -n)"
-    )
-
-
-def _open_descriptors() -> int:
-    for place in ("/proc/self/fd", "/dev/fd"):
-        try:
-            return len(os.listdir(place))
-        except OSError:
-            continue
-    return 16
-
-
 async def run_hosts(
     hosts: Sequence[Host],
     work: Work,
@@ -122,33 +82,38 @@ async def run_hosts(
     run_deadline_seconds: float | None = None,
     max_fail: int | str | None = None,
     max_fail_of: int | None = None,
+    failed_before: int = 0,
     failed: Callable[[HostEnd], bool] | None = None,
-    on_end: OnEnd | None = None,
-    on_phase: OnPhase | None = None,
+    settle: Callable[[HostEnd], HostEnd] | None = None,
+    on_end: Callable[[HostEnd], None] | None = None,
+    on_phase: Callable[[str, str], None] | None = None,
     on_warning: Callable[[str], None] | None = None,
-    cancel: asyncio.Event | None = None,
+    budget: Budget | None = None,
 ) -> dict[str, HostEnd]:
     """Run ``work(host, phase)`` for every host and return how each ended, in their order.
 
     *work* returns a :class:`HostEnd`, or any other value, which counts as ok; a FleetError
     ends the host with that error's outcome. ``phase(text)`` says what it is at, and goes on
-    to ``on_phase(name, text)``. *on_end* hears of every host once, as it ends; of those that
-    never started when the run ends.
+    to ``on_phase(name, text)``. *settle* may replace an end by a truer one, however the work
+    was cut off. *on_end* then hears of every host once, as it ends; of those that never
+    started when the run ends.
 
     *deadline_seconds* binds one host from its start, *run_deadline_seconds* the whole run.
     Work that is over its time is cancelled, given a grace of 2 s to say how far it came (a
     returned result is kept, ``unknown`` stays unknown) and then abandoned and named.
 
-    *max_fail* is a count or a share of *max_fail_of* hosts (default: of *hosts*); *failed*
-    says which ends count (default: those in ``FAILURES``).
+    *max_fail* is a count or a share of *max_fail_of* hosts (default: of *hosts*), of which
+    *failed_before* have failed already; *failed* says which ends count (default: those in
+    ``FAILURES``). Where the controller's own *budget* is used up, no new host starts.
 
-    Setting *cancel* (SIGINT) ends the run like a deadline and keeps what is finished.
-    Cancelling the caller does the same, tells *on_end*, and then raises CancelledError.
-    UsageError for a bad *max_fail* or *fanout*.
+    Cancelling the caller ends the run like a deadline and keeps what is finished: every host
+    ends and is told, within the grace and however often it is cancelled, and then
+    CancelledError is raised. UsageError for a bad *max_fail* or *fanout*.
     """
     if fanout < 1:
         raise UsageError("--fanout: at least 1")
-    width, warning = fitting_fanout(min(fanout, max(1, len(hosts))))
+    budget = budget or Budget()
+    width, warning = budget.fitting_fanout(min(fanout, max(1, len(hosts))))
     if warning and on_warning is not None:
         on_warning(warning)
     targeted = len(hosts) if max_fail_of is None else max_fail_of
@@ -159,26 +124,35 @@ async def run_hosts(
         run_deadline_seconds=run_deadline_seconds,
         cap=failure_cap(max_fail, targeted),
         targeted=targeted,
+        failures=failed_before,
         failed=failed or _failed,
+        settle=settle or _as_it_is,
         on_end=on_end or _silent,
         on_phase=on_phase or _silent,
+        budget=budget,
     )
-    watcher = asyncio.ensure_future(run.watch(cancel)) if cancel is not None else None
     workers = [asyncio.ensure_future(run.worker()) for _ in range(width)]
-    try:
-        await asyncio.gather(*workers)
-    except asyncio.CancelledError:
-        run.stop("the run was interrupted before its turn")
-        await asyncio.gather(*workers, return_exceptions=True)
-        run.finish()
-        raise
-    finally:
-        if watcher is not None:
-            watcher.cancel()
-        for worker in workers:
-            worker.cancel()
-        await asyncio.gather(*workers, return_exceptions=True)
-    return run.finish()
+    interrupted: asyncio.CancelledError | None = None
+    while not all(worker.done() for worker in workers):
+        try:
+            _, left = await asyncio.wait(workers, return_when=asyncio.FIRST_EXCEPTION)
+        except asyncio.CancelledError as error:
+            interrupted = error
+            run.stop("the run was interrupted before its turn")
+            continue
+        if left:  # a worker raised: a mistake of ours, no host's
+            run.stop("the run ended before its turn")
+            await asyncio.wait(workers)
+    for worker in workers:
+        worker.result()
+    ends = run.finish()
+    if interrupted is not None:
+        raise interrupted
+    return ends
+
+
+def _as_it_is(end: HostEnd) -> HostEnd:
+    return end
 
 
 def _silent(*_: object) -> None:
@@ -201,9 +175,12 @@ class _Run:
         run_deadline_seconds: float | None,
         cap: int | None,
         targeted: int,
+        failures: int,
         failed: Callable[[HostEnd], bool],
-        on_end: OnEnd,
-        on_phase: OnPhase,
+        settle: Callable[[HostEnd], HostEnd],
+        on_end: Callable[[HostEnd], None],
+        on_phase: Callable[[str, str], None],
+        budget: Budget,
     ) -> None:
         loop = asyncio.get_running_loop()
         self._now = loop.time
@@ -217,17 +194,14 @@ class _Run:
         self._cap = cap
         self._targeted = targeted
         self._failed = failed
+        self._settle = settle
+        self._budget = budget
         self._on_end = on_end
         self._on_phase = on_phase
         self._ends: dict[str, HostEnd] = {}
-        self._failures = 0
+        self._failures = failures
         self._why_not = "the run ended before its turn"
         self._stop: asyncio.Future[None] = loop.create_future()
-
-    async def watch(self, cancel: asyncio.Event) -> None:
-        """End the run when *cancel* is set."""
-        await cancel.wait()
-        self.stop("the run was interrupted before its turn")
 
     def stop(self, why: str) -> None:
         """Start no host any more and cut off those that run."""
@@ -250,6 +224,7 @@ class _Run:
         return {host.name: self._ends[host.name] for host in self._hosts}
 
     def _ended(self, end: HostEnd) -> None:
+        end = self._settle(end)
         self._ends[end.host] = end
         self._on_end(end)
         if end.outcome != "not_attempted" and self._failed(end):
@@ -266,10 +241,13 @@ class _Run:
         if self._run_deadline is not None and self._now() >= self._run_deadline:
             self._why_not = "the run's deadline came before its turn"
             return False
+        if self._budget.used_up():
+            self._why_not = self._budget.why
+            return False
         return True
 
     async def _one(self, host: Host) -> HostEnd:
-        """One host from start to end; a cancelled worker ends its host first."""
+        """One host from start to end."""
         started = self._now()
         phases = ["", started]
 
@@ -279,12 +257,7 @@ class _Run:
 
         task = asyncio.ensure_future(_guarded(self._work, host, phase))
         either: set[asyncio.Future[Any]] = {task, self._stop}
-        try:
-            await asyncio.wait(
-                either, timeout=self._span(started), return_when=asyncio.FIRST_COMPLETED
-            )
-        except asyncio.CancelledError:
-            self.stop("the run was interrupted before its turn")
+        await asyncio.wait(either, timeout=self._span(started), return_when=asyncio.FIRST_COMPLETED)
         end = task.result() if task.done() else await self._cut_off(host, task, phases)
         return replace(end, host=host.name, seconds=self._now() - started, phase=str(phases[0]))
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller.answer.step import DIRECT, Reach
+from fleetmem.controller.errors import EXIT_SIGINT
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,6 +21,11 @@ OnEvent = Callable[[Event], None]
 Approve = Callable[[Sequence["HostEntry"]], Awaitable[bool]]
 
 
+def interrupted() -> int:
+    """The exit status of a run that somebody interrupted, nothing else being known."""
+    return EXIT_SIGINT
+
+
 @dataclass(frozen=True)
 class FleetSettings:
     """Spans and choices of a fleet.
@@ -28,6 +34,9 @@ class FleetSettings:
     bounded by the ladder's own spans on top. ``run_lookup`` gives the hosts of an earlier
     run for ``@run:ID:OUTCOME``. ``history_dir`` None means the user's state directory.
     ``reach`` is what the commands in hints must repeat.
+    ``run_timeout_seconds`` bounds the whole run, ``memory_bytes`` what the controller itself may
+    use in it (None: half of what is available). ``fail_on`` is the severity from which a finding
+    makes the exit status 5; ``interrupt_status`` gives that of a run whose task was cancelled.
     """
 
     fanout: int = 64
@@ -38,3 +47,7 @@ class FleetSettings:
     agent_cache: bool = True
     history_dir: Path | None = None
     reach: Reach = DIRECT
+    run_timeout_seconds: float | None = None
+    memory_bytes: int | None = None
+    fail_on: str | None = None
+    interrupt_status: Callable[[], int] = interrupted

@@ -8,12 +8,14 @@ from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller.answer.envelope import Envelope
-from fleetmem.controller.answer.exit_codes import exit_code
 from fleetmem.controller.answer.step import Reach, complete_next
 from fleetmem.controller.cli.kit.flags import Common
 from fleetmem.controller.errors import (
+    EXIT_SIGHUP,
     EXIT_SIGINT,
     EXIT_SIGTERM,
+    FleetError,
+    HungUp,
     Interrupted,
     Terminated,
     UsageError,
@@ -22,7 +24,24 @@ from fleetmem.controller.errors import (
 if TYPE_CHECKING:
     from fleetmem.controller.cli.kit.live import Live
 
-_CODES = {signal.SIGINT: EXIT_SIGINT, signal.SIGTERM: EXIT_SIGTERM}
+_STATUS = {
+    signal.SIGINT: EXIT_SIGINT,
+    signal.SIGTERM: EXIT_SIGTERM,
+    signal.SIGHUP: EXIT_SIGHUP,
+}
+_ERRORS: dict[int, type[FleetError]] = {
+    EXIT_SIGINT: Interrupted,
+    EXIT_SIGTERM: Terminated,
+    EXIT_SIGHUP: HungUp,
+}
+_caught: list[int] = []
+"""The exit statuses of the signals that have come, the first one first: a process has one set of
+handlers, and ends by one signal."""
+
+
+def interrupt_status() -> int:
+    """The exit status that the first signal asks for."""
+    return _caught[0] if _caught else EXIT_SIGINT
 
 
 def load_fleet(common: Common) -> Any:
@@ -41,6 +60,8 @@ def load_fleet(common: Common) -> Any:
             sudo_password=ask_password() if common.ask_sudo_password else None,
             run_lookup=run_lookup,
             reach=common.reach,
+            fail_on=None if common.fail_on == "never" else common.fail_on,
+            interrupt_status=interrupt_status,
         ),
     )
 
@@ -73,65 +94,60 @@ def answered(
     ask: Callable[[], Awaitable[Envelope]],
     live: Live,
     common: Common,
-    plan_only: Callable[[], bool] = lambda: False,
     reach: Reach | None = None,
 ) -> tuple[Envelope, int]:
     """The envelope that *ask* gives, its commands to copy whole, events shown meanwhile; and the
-    process status, which stands in it too. ``plan_only`` says afterwards whether a plan was all
-    that was wanted."""
+    process status, which the run has worked out."""
 
     async def work() -> Envelope:
         async with live.ticking():
             return await ask()
 
-    envelope, signal_code = run(work, live.note)
+    envelope = run(work, live.note)
     complete_next(envelope, reach or common.reach)
-    status = exit_code(
-        envelope,
-        plan_only=plan_only(),
-        fail_on=None if common.fail_on == "never" else common.fail_on,
-        interrupted=signal_code,
-    )
-    envelope["run"]["exit_code"] = status
+    status = envelope["run"]["exit_code"]
+    assert status is not None, "a run that ended has a status"
     return envelope, status
 
 
-def run(
-    work: Callable[[], Awaitable[Envelope]], note: Callable[[str], None]
-) -> tuple[Envelope, int | None]:
-    """Run *work* to its end; its envelope and the exit code of a signal that came meanwhile.
+def run(work: Callable[[], Awaitable[Envelope]], note: Callable[[str], None]) -> Envelope:
+    """Run *work* to its end; its envelope.
 
-    The first SIGINT or SIGTERM cancels *work* once, which may then still answer with what
-    it has; a second one cancels again. Interrupted or Terminated where it answers nothing.
+    SIGINT, SIGTERM and SIGHUP cancel *work*, which then answers with what it has. The error of
+    the first signal where it answers nothing. A SIGHUP that the caller has ignored (nohup) stays
+    ignored.
     """
-    caught: list[int] = []
+    _caught.clear()
+    numbers = [
+        number
+        for number in _STATUS
+        if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN
+    ]
 
     async def guarded() -> Envelope | None:
         loop = asyncio.get_running_loop()
         task: asyncio.Future[Envelope] = asyncio.ensure_future(work())
 
         def stop(number: signal.Signals) -> None:
-            if not caught:
-                note("interrupted: ending the run, what is finished is kept")
-            caught.append(_CODES[number])
             task.cancel()
+            _caught.append(_STATUS[number])
+            if len(_caught) == 1:
+                note("interrupted: ending the run, what is finished is kept")
 
-        for number in _CODES:
+        for number in numbers:
             loop.add_signal_handler(number, stop, number)
         try:
             return await task
         except asyncio.CancelledError:
-            if not caught:
+            if not _caught:
                 raise
             return None
         finally:
-            for number in _CODES:
+            for number in numbers:
                 loop.remove_signal_handler(number)
 
     envelope = asyncio.run(guarded())
-    code = caught[0] if caught else None
     if envelope is None:
-        if code == EXIT_SIGTERM:
-            raise Terminated("terminated")
-        raise Interrupted("interrupted")
-    return envelope, code
+        kind = _ERRORS[interrupt_status()]
+        raise kind(kind.code.replace("_", " "))
+    return envelope

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import signal
 from asyncio.subprocess import PIPE, Process
@@ -38,8 +39,8 @@ class CommandConnection:
     async def start(self, command: str) -> Channel:
         """See :class:`Connection`; CommandFailed where the program cannot be started."""
         argv = [word.replace("{command}", command) for word in self._template]
-        try:
-            process = await asyncio.create_subprocess_exec(
+        starting = asyncio.ensure_future(
+            asyncio.create_subprocess_exec(
                 *argv,
                 stdin=PIPE,
                 stdout=PIPE,
@@ -47,10 +48,23 @@ class CommandConnection:
                 start_new_session=True,
                 limit=_BUFFER_BYTES,
             )
+        )
+        cut_off = False
+        try:
+            while not starting.done():
+                try:
+                    await asyncio.shield(starting)
+                except asyncio.CancelledError:  # it runs already: only its session ends it whole
+                    cut_off = True
+            process = starting.result()
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or str(error)
             raise CommandFailed(f"{self.peer}: {argv[0]}: {reason}") from None
         channel = CommandChannel(process, self.peer)
+        if cut_off:
+            channel.kill()
+            await channel.close()
+            raise asyncio.CancelledError
         self._channels.append(channel)
         return channel
 
@@ -118,6 +132,11 @@ class CommandChannel:
             name = str(-status)
         return Exit(None, name)
 
+    def kill(self) -> None:
+        """End the command and all that it started, at once."""
+        if self._process.returncode is None:
+            self._signal_group(signal.SIGKILL)
+
     async def close(self) -> None:
         """See :class:`Channel`."""
         if self._closing is None:
@@ -125,22 +144,25 @@ class CommandChannel:
         await asyncio.shield(self._closing)
 
     async def _close(self) -> None:
+        """Let the command end by itself, then with TERM; the last word is KILL, also where this is
+        cut off because the whole run ends."""
         self._stdin.close()
-        for number in (None, signal.SIGTERM, signal.SIGKILL):
-            if self._process.returncode is not None:
-                break
-            if number is not None:
-                self._signal_group(number)
-            try:
-                async with asyncio.timeout(_GRACE_SECONDS):
-                    await self._process.wait()
-            except TimeoutError:
-                continue
-        self._drainer.cancel()
-        # Children that outlive the command may hold the pipes; they are not waited for.
-        transport = getattr(self._process, "_transport", None)
-        if transport is not None:
-            transport.close()
+        try:
+            for number in (None, signal.SIGTERM, signal.SIGKILL):
+                if self._process.returncode is not None:
+                    break
+                if number is not None:
+                    self._signal_group(number)
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(_GRACE_SECONDS):
+                        await self._process.wait()
+        finally:
+            self.kill()
+            self._drainer.cancel()
+            # Children that outlive the command may hold the pipes; they are not waited for.
+            transport = getattr(self._process, "_transport", None)
+            if transport is not None:
+                transport.close()
 
     def _signal_group(self, number: int) -> None:
         """Signal the session this channel started, while its leader is not reaped."""

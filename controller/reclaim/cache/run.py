@@ -1,32 +1,27 @@
-"""``reclaim --cache`` over many hosts: look, plan, ask once, lock, drop or migrate, verify."""
+"""Reclaim from the page cache: what a host's plan is made of, one drop or migration, verified."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller import errors
-from fleetmem.controller.answer import envelope as env
-from fleetmem.controller.answer.exit_codes import exit_code
-from fleetmem.controller.contact import gather, link
+from fleetmem.controller.contact import gather
 from fleetmem.controller.contact.memory_gather import Rows, memory_readings, partial, plain
-from fleetmem.controller.reclaim.cache.plan import CacheEnd, CachePlan, make_plan, outcome
+from fleetmem.controller.reclaim.cache.plan import CacheEnd, make_plan, outcome
 from fleetmem.controller.reclaim.cache.section import cache_section
-from fleetmem.controller.reclaim.plan import refuse_expired
-from fleetmem.controller.run.fanout import FAILURES, HostEnd, failure_cap, run_hosts
+from fleetmem.controller.run.fanout import HostEnd
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from fleetmem.controller.answer.envelope import Envelope, HostEntry, Reading, Rung
-    from fleetmem.controller.hosts.host import Host
+    from fleetmem.controller.answer.envelope import Reading, Rung
+    from fleetmem.controller.contact.session import Session
     from fleetmem.controller.reclaim.options import ReclaimOptions
-    from fleetmem.controller.record.history import History
-    from fleetmem.controller.run.settings import Approve, FleetSettings, OnEvent
+    from fleetmem.controller.reclaim.run import Seat, Turn
+    from fleetmem.controller.run.fanout import Phase
+    from fleetmem.controller.run.life import Life
 
 ACTION = "pagecache.drop"
 POST_CHECK = "engine.request"
@@ -38,191 +33,92 @@ _SLACK_SECONDS = 30.0
 
 
 @dataclass
-class _Seat:
-    """What is known of one host in this run."""
+class Cache:
+    """Reclaims file pages. ``before`` has each host's readings as the plan was made."""
 
-    host: Host
-    entry: HostEntry
-    plan: CachePlan | None = None
-    before: Rows = field(default_factory=dict)
-    begun: bool = False
-    seconds: float = 0.0
+    life: Life
+    options: ReclaimOptions
+    before: dict[str, Rows] = field(default_factory=dict)
 
-
-class CacheRun:
-    """The run itself; :meth:`run` may be awaited once."""
-
-    def __init__(
-        self,
-        hosts: tuple[Host, ...],
-        settings: FleetSettings,
-        options: ReclaimOptions,
-        approve: Approve,
-        on_event: OnEvent,
-    ) -> None:
-        self.hosts = hosts
-        self.settings = settings
-        self.options = options
-        self.approve = approve
-        self.on_event = on_event
-        self.run_info = env.new_run("reclaim")
-        self.seats = {h.name: _Seat(h, env.new_host(h.name, "not_attempted")) for h in hosts}
-        self.history: History | None = None
-        self.desk = link.desk()
-        self.linker = link.Linker(settings, on_event)
-        self.declined = self.interrupted = False
-
-    async def run(self) -> Envelope:
-        """The envelope; HistoryUnavailable before anything is changed."""
-        from fleetmem.controller.record.history import open_history, open_or_warn
-
-        opened = open_or_warn if self.options.dry_run else open_history
-        self.history = opened(self._warn, self.settings.history_dir)
-        self.on_event({"kind": "run", "run": self.run_info["id"]})
-        if self.history:
-            self.history.begin(self.run_info, list(self.seats))
-        try:
-            await self._over(self.hosts, self._plan_host, self.options.max_fail)
-            chosen = [seat.host for seat in self.seats.values() if seat.plan and seat.plan.targets]
-            left = self._failures_left()
-            if chosen and not self.options.dry_run and left != 0:
-                entries = [seat.entry for seat in self.seats.values()]
-                self.declined = not await self.approve(entries)
-                if not self.declined:
-                    await self._apply_all(chosen, left)
-        except asyncio.CancelledError:
-            self.interrupted = True  # every host has said how far it came
-        return self._envelope()
-
-    async def _over(
-        self,
-        hosts: Sequence[Host],
-        work: Any,
-        max_fail: Any,
-        more_seconds: float = 0.0,
-    ) -> None:
-        await run_hosts(
-            hosts,
-            work,
-            fanout=self.settings.fanout,
-            deadline_seconds=self.settings.host_timeout_seconds + more_seconds,
-            max_fail=max_fail,
-            on_end=self._ended,
-            on_phase=lambda host, text: self.on_event(
-                {"kind": "phase", "host": host, "text": text}
-            ),
-            on_warning=self._warn,
-        )
-
-    def _failures_left(self) -> int | None:
-        cap = failure_cap(self.options.max_fail, len(self.seats))
-        failed = sum(seat.entry["outcome"] in FAILURES for seat in self.seats.values())
-        return None if cap is None else max(0, cap - failed)
-
-    async def _apply_all(self, hosts: Sequence[Host], left: int | None) -> None:
-        first = hosts[: self.options.canary]
-        more = _DROP_SECONDS + _SLACK_SECONDS
-        if self.options.post_check is not None:
-            more += self.options.post_check_seconds + _SLACK_SECONDS
-        if first:
-            await self._over(first, self._apply_host, left, more)
-            if any(self.seats[h.name].entry["outcome"] not in ("ok", "partial") for h in first):
-                return
-        await self._over(hosts[len(first) :], self._apply_host, left, more)
-
-    # --- one host --------------------------------------------------------------------------
-
-    async def _plan_host(self, host: Host, phase: Any) -> HostEnd:
-        seat = self.seats[host.name]
-        begin = time.monotonic()
+    async def plan(self, seat: Seat, session: Session, phase: Phase) -> HostEnd:
+        """Read which files have pages where, and plan."""
         paths = list(self.options.cache or ())
         calls: dict[str, dict[str, Any]] = {name: {} for name in _LOOK}
         calls["pagecache.files"] = {"paths": paths, "largest": _ROWS}
         if paths:
             calls["pagecache.files"]["walk"] = "never"
-        held = await self.linker.open(host, phase)
-        try:
-            phase("reading")
-            rows = await memory_readings(held.session, calls)
-            for name in ("host.facts", "host.operations", "numa.nodes", "pagecache.files"):
-                if rows[name]["reading"] is None:
-                    raise gather.probe_error(name, rows[name])
-            pids = sorted(
-                {pid for one in rows["pagecache.files"]["reading"]["files"]
-                 for pid in one["mapped_by"]}
-            )[:_ROWS]  # fmt: skip
-            if pids:
-                rows["processes.identity"] = await gather.ask(
-                    held.session, "processes.identity", {"pids": pids}
-                )
-        finally:
-            await held.close()
-        seat.entry["readings"] = rows
-        seat.before = rows
-        readings = plain(rows)
+        rows = await memory_readings(session, calls)
+        for name in ("host.facts", "host.operations", "numa.nodes", "pagecache.files"):
+            if rows[name]["reading"] is None:
+                raise gather.probe_error(name, rows[name])
+        pids = sorted(
+            {pid for one in rows["pagecache.files"]["reading"]["files"] for pid in one["mapped_by"]}
+        )[:_ROWS]
+        if pids:
+            rows["processes.identity"] = await gather.ask(
+                session, "processes.identity", {"pids": pids}
+            )
+        seat.entry["readings"] = self.before[seat.host.name] = rows
+        with gather.judging(seat.host.name):
+            self._judge(seat)
+        return HostEnd(seat.host.name, "partial" if partial(rows) else "ok")
+
+    def _judge(self, seat: Seat) -> None:
+        readings = plain(self.before[seat.host.name])
         seat.plan = make_plan(
             readings,
-            paths,
+            list(self.options.cache or ()),
             self.options.cache_mode,
             _names(readings),
             post_check=self.options.post_check,
         )
-        seat.entry["reclaim"] = cache_section(seat.plan, readings, None, None, host.name)
-        seat.seconds = time.monotonic() - begin
-        if self.history and seat.plan.targets:
-            plan = seat.entry["reclaim"]["plan"]
-            assert plan is not None
-            self.history.save_plan(self.run_info["id"], host.name, plan, seat.plan.document)
-        return HostEnd(host.name, "partial" if partial(rows) else "ok")
+        seat.entry["reclaim"] = cache_section(seat.plan, readings, None, None, seat.host.name)
 
-    async def _apply_host(self, host: Host, phase: Any) -> HostEnd:
-        seat = self.seats[host.name]
-        plan = seat.plan
-        assert plan is not None
-        begin = time.monotonic()
-        refuse_expired(plan.created, datetime.now(UTC))
-        held = await self.linker.open(host, phase)
-        try:
-            phase("lock")
-            epoch = await self._lock(held.session, plan)
-            phase("page cache")
-            end = await self._drop(seat, held.session, epoch)
-            phase("looking again")
-            found = await asyncio.gather(*(gather.ask(held.session, name) for name in _AFTER))
-            after = {**seat.before, **dict(zip(_AFTER, found, strict=True))}
-            with contextlib.suppress(errors.FleetError):
-                await held.session.unlock()
-            checked = await self._post_check(seat, held.session, end, phase)
-        except (errors.FleetError, asyncio.CancelledError) as error:
-            if not seat.begun or isinstance(error, errors.Refused):
-                raise
-            why = getattr(error, "message", "interrupted, or over its deadline")
-            self._finish(seat, CacheEnd(None, why, True, None), seat.before)
-            unknown = errors.OutcomeUnknown(f"the end of {ACTION} was not seen: {why}")
-            return HostEnd(host.name, "unknown", unknown)
-        finally:
-            await held.close()
-        self._finish(seat, end, after, checked)
-        seat.seconds += time.monotonic() - begin
+    def is_watched(self, seat: Seat) -> bool:
+        """Never: pages that nobody asked to leave stay."""
+        return False
+
+    def check(self, seats: Sequence[Seat]) -> None:
+        """Nothing: a path without pages is no mistake."""
+
+    def seconds(self, seats: Sequence[Seat]) -> float:
+        """As long as a drop, and the engine's answer afterwards, may take."""
+        spare = _DROP_SECONDS + _SLACK_SECONDS
+        if self.options.post_check is not None:
+            spare += self.options.post_check_seconds + _SLACK_SECONDS
+        return spare
+
+    async def apply(self, seat: Seat, turn: Turn) -> HostEnd:
+        """Drop or migrate once, look again, ask the engine where that was asked for."""
+        turn.phase("page cache")
+        end = await self._drop(seat, turn)
+        turn.phase("looking again")
+        found = await asyncio.gather(*(gather.ask(turn.session, name) for name in _AFTER))
+        after = {**self.before[seat.host.name], **dict(zip(_AFTER, found, strict=True))}
+        await turn.release()
+        checked = await self._post_check(seat, turn, end)
+        with gather.judging(seat.host.name):
+            self._finish(seat, end, after, checked)
         if end.unknown:
-            return HostEnd(host.name, "unknown", errors.OutcomeUnknown(str(end.reason)))
+            return HostEnd(seat.host.name, "unknown", errors.OutcomeUnknown(str(end.reason)))
         if checked is not None:
             after = {**after, POST_CHECK: checked}
-        return HostEnd(host.name, "partial" if partial(after) else "ok")
+        return HostEnd(seat.host.name, "partial" if partial(after) else "ok")
 
-    async def _post_check(
-        self, seat: _Seat, session: Any, end: CacheEnd, phase: Any
-    ) -> Reading | None:
+    def left_open(self, seat: Seat, why: str) -> None:
+        """The drop was begun and its end was not seen."""
+        self._finish(seat, CacheEnd(None, why, True, None), self.before[seat.host.name])
+
+    async def _post_check(self, seat: Seat, turn: Turn, end: CacheEnd) -> Reading | None:
         """Ask the engine on the host once. Whatever comes of it, the rung's end is known."""
-        assert seat.plan is not None
         url = seat.plan.post_check
         if url is None or end.reading is None:
             return None
-        phase("post-check")
+        turn.phase("post-check")
         limit = self.options.post_check_seconds
         try:
             row = await gather.ask(
-                session,
+                turn.session,
                 POST_CHECK,
                 {"url": url, "seconds": limit},
                 timeout_seconds=limit + _SLACK_SECONDS,
@@ -233,33 +129,21 @@ class CacheRun:
         seat.entry["readings"][POST_CHECK] = row
         return row
 
-    async def _lock(self, session: Any, plan: CachePlan) -> int:
-        """Take the host's lock; the epoch must be the plan's plus this one."""
-        epoch = await gather.lock(session, f"{plan.id} {self.desk}")
-        if epoch != plan.epoch + 1:
-            raise errors.StalePlan("another run changed this host since the plan was made")
-        return epoch
-
-    async def _drop(self, seat: _Seat, session: Any, epoch: int) -> CacheEnd:
+    async def _drop(self, seat: Seat, turn: Turn) -> CacheEnd:
         """The action itself, once; both trails have it before it happens."""
-        plan, history = seat.plan, self.history
-        assert plan is not None
-        assert history is not None
-        history.trail(
-            plan.id,
-            seat.host.name,
+        plan = seat.plan
+        turn.announce(
             {
                 "action": ACTION,
                 "mode": plan.mode,
                 "files": [file.argument for file in plan.targets],
                 "bytes": plan.bytes,
                 "reason": self.options.reason,
-            },
+            }
         )
-        seat.begun = True
         begin = time.monotonic()
         row = await gather.ask(
-            session,
+            turn.session,
             ACTION,
             {
                 "paths": [file.argument for file in plan.targets],
@@ -267,9 +151,9 @@ class CacheRun:
                 "mode": plan.mode,
                 "nodes": list(plan.nodes),
                 "operation": plan.id,
-                "epoch": epoch,
+                "epoch": turn.epoch,
                 "boot_id": plan.boot_id,
-                "desk": self.desk,
+                "desk": turn.desk,
                 "reason": self.options.reason or "",
             },
             timeout_seconds=_DROP_SECONDS,
@@ -280,9 +164,7 @@ class CacheRun:
         if unknown and row.get("code") == "stale_plan":
             raise gather.probe_error(ACTION, row)
         done = row["reading"] or {}
-        history.trail(
-            plan.id,
-            seat.host.name,
+        turn.answered(
             {
                 "action": f"{ACTION}.done",
                 "outcome": row["outcome"],
@@ -290,14 +172,14 @@ class CacheRun:
                 "freed_bytes": done.get("freed_bytes"),
                 "moved_bytes": done.get("moved_bytes"),
             },
+            row["reading"] is not None or unknown,
         )
         return CacheEnd(row["reading"], row["reason"] or row["outcome"], unknown, seconds)
 
     def _finish(
-        self, seat: _Seat, end: CacheEnd, after: Rows, checked: Reading | None = None
+        self, seat: Seat, end: CacheEnd, after: Rows, checked: Reading | None = None
     ) -> None:
         plan = seat.plan
-        assert plan is not None
         done = end.reading or {}
         rung: Rung = {
             "rung": "cache",
@@ -307,40 +189,11 @@ class CacheRun:
             "freed_bytes": done["freed_bytes"] + done["moved_bytes"] if done else None,
             "why": end.reason if end.reading is None else None,
         }
-        before = plain(seat.before)
+        before = plain(self.before[seat.host.name])
         seat.entry["reclaim"] = cache_section(
             plan, before, end, plain(after), seat.host.name, [rung], checked
         )
-        self.on_event({"kind": "rung", "host": seat.host.name, "rung": rung})
-
-    # --- keeping records -------------------------------------------------------------------
-
-    def _ended(self, end: HostEnd) -> None:
-        seat = self.seats[end.host]
-        seat.entry["outcome"] = end.outcome
-        seat.entry["seconds"] = round(seat.seconds or end.seconds, 3)
-        if end.error is not None:
-            seat.entry["error"] = end.error.to_json()
-        self.on_event({"kind": "host_done", "host": end.host, "outcome": end.outcome})
-        if self.history:
-            self.history.record_host(self.run_info["id"], seat.entry)
-
-    def _envelope(self) -> Envelope:
-        entries = [seat.entry for seat in self.seats.values()]
-        envelope = env.new_envelope(self.run_info, list(self.seats), entries)
-        code = exit_code(
-            envelope,
-            plan_only=self.declined or (self.options.dry_run and self.options.detailed_exitcode),
-            interrupted=errors.EXIT_SIGINT if self.interrupted else None,
-        )
-        env.finish(envelope, code)
-        if self.history:
-            self.history.finish(envelope)
-            self.history.close()
-        return envelope
-
-    def _warn(self, text: str) -> None:
-        self.on_event({"kind": "warning", "text": text})
+        self.life.on_event({"kind": "rung", "host": seat.host.name, "rung": rung})
 
 
 def _names(readings: Any) -> dict[int, str]:

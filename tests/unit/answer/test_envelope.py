@@ -49,7 +49,9 @@ def test_a_run_has_an_id_and_a_time_of_its_own() -> None:
 
 def test_error_envelope() -> None:
     """An error of usage has the same shape, without hosts."""
-    answer = error_envelope("reclaim", 2, {"code": "usage_error", "message": "m", "hint": None})
+    answer = error_envelope(
+        new_run("reclaim"), 2, {"code": "usage_error", "message": "m", "hint": None}
+    )
     assert (answer["hosts"], answer["run"]["exit_code"]) == ([], 2)
     assert answer["error"]["code"] == "usage_error"
     assert answer["summary"]["targeted"] == 0

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
-import signal
 import subprocess
 import sys
 import types
@@ -17,6 +15,7 @@ import pytest
 
 from fleetmem.controller.answer import envelope as env
 from fleetmem.controller.answer.envelope import Envelope, HostEntry
+from fleetmem.controller.answer.exit_codes import exit_code
 from fleetmem.controller.cli import main
 from fleetmem.controller.cli.kit.ask import agreed, question
 from fleetmem.controller.errors import NoHostsMatch
@@ -104,8 +103,6 @@ class FakeFleet:
     entries: list[HostEntry] = []  # noqa: RUF012 - each test sets its own
     options: ReclaimOptions
     approved: bool | None = None
-    hold: float = 0.0
-    struck: signal.Signals | None = None
     fail: Exception | None = None
 
     @classmethod
@@ -136,7 +133,7 @@ class FakeFleet:
         """Nothing but the rows."""
         for entry in self.entries:
             on_event({"kind": "host_done", "host": entry["host"], "outcome": entry["outcome"]})
-        return envelope(*self.entries)
+        return self._answer()
 
     async def reclaim(
         self, options: ReclaimOptions, approve: Any, on_event: Any, stored: Any = None
@@ -149,19 +146,20 @@ class FakeFleet:
         elif targets:
             FakeFleet.approved = await approve(self.entries)
             if self.approved:
-                try:
-                    if self.struck:
-                        os.kill(os.getpid(), self.struck)
-                    await asyncio.sleep(self.hold)
-                except asyncio.CancelledError:
-                    self.entries[0]["outcome"] = "unknown"
-                    return envelope(*self.entries)
                 for entry in self.entries:
                     for row in entry["reclaim"]["rungs"] if "reclaim" in entry else ():
                         on_event({"kind": "rung", "host": entry["host"], "rung": row})
             else:
                 self._planned()
-        return envelope(*self.entries)
+        declined = targets and not options.dry_run and not self.approved
+        return self._answer(declined or (options.dry_run and options.detailed_exitcode))
+
+    def _answer(self, plan_only: bool = False) -> Envelope:
+        """The rows with the status that a run gives them."""
+        answer = envelope(*self.entries)
+        fail_on = self.loaded["settings"].fail_on
+        answer["run"]["exit_code"] = exit_code(answer, plan_only=plan_only, fail_on=fail_on)
+        return answer
 
     def _planned(self) -> None:
         for entry in self.entries:
@@ -182,8 +180,6 @@ def fake(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> type[FakeFleet]:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setattr(FakeFleet, "entries", [eight_gpus()])
     monkeypatch.setattr(FakeFleet, "approved", None)
-    monkeypatch.setattr(FakeFleet, "hold", 0.0)
-    monkeypatch.setattr(FakeFleet, "struck", None)
     monkeypatch.setattr(FakeFleet, "fail", None)
     return FakeFleet
 
@@ -629,17 +625,3 @@ def test_the_question() -> None:
         False,
         False,
     ]
-
-
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signals_keep_what_is_finished(
-    capsys: Capture, fake: type[FakeFleet], number: signal.Signals, code: int
-) -> None:
-    """The run is cancelled once, its partial answer is shown, the code is the signal's."""
-    fake.hold = 600.0
-    fake.struck = number
-    status, out, err = run(capsys, "reclaim", "-H", "a", "--yes", "-o", "json")
-    answer = json.loads(out)
-    assert answer["run"]["exit_code"] == status == code
-    assert answer["hosts"][0]["outcome"] == "unknown"
-    assert "interrupted" in err

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fleetmem.controller.answer.envelope import Envelope, new_envelope, new_host, new_run
+from fleetmem.controller.answer.envelope import Envelope, finish, new_envelope, new_host, new_run
 from fleetmem.controller.answer.step import Reach
 from fleetmem.controller.cli import main
 from fleetmem.controller.contact.transport.ssh.trust import KnownHosts, Trust, refusal
@@ -41,7 +41,7 @@ class _Fleet:
                     "next": ["fleetmem reclaim -H gh200-01 --gpu 0 --dry-run"],
                 }
             ]
-            return envelope
+            return finish(envelope, 3)
 
         return answer
 

@@ -12,7 +12,6 @@ import pytest
 from fleetmem.controller.answer.envelope import Envelope, new_envelope, new_host, new_run
 from fleetmem.controller.cli import main
 from fleetmem.controller.errors import LogUnreadable
-from fleetmem.controller.logs.audit import merged
 from fleetmem.controller.render.audit.audit import audit_lines
 from fleetmem.controller.render.kit.line import plain
 from tests.systemd.world import start_up
@@ -123,20 +122,6 @@ def test_mistakes_are_one_line(
     assert said in printed.err
     assert printed.err.splitlines()[0].startswith("fleetmem: ")
     assert len([line for line in printed.err.splitlines() if line.startswith("fleetmem: ")]) == 1
-
-
-def test_answers_of_several_playbooks_are_one() -> None:
-    first = new_envelope(new_run("audit"), ["a", "b"], [new_host("a", "ok"), new_host("b", "ok")])
-    second = new_envelope(
-        new_run("audit"), ["a", "b"], [new_host("a", "partial"), new_host("b", "ok")]
-    )
-    first["hosts"][1]["readings"] = {
-        "numa.nodes": {"outcome": "ok", "reason": None, "reading": {}, "seconds": 0.1}
-    }
-    whole = merged([first, second])
-    assert [entry["outcome"] for entry in whole["hosts"]] == ["partial", "ok"]
-    assert "numa.nodes" in whole["hosts"][1]["readings"]
-    assert whole["summary"]["partial"] == 1
 
 
 def missing_log(*hosts: str) -> Envelope:

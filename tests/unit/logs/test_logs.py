@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from fleetmem.controller.answer.envelope import new_envelope, new_host, new_run
+from fleetmem.controller.answer.envelope import finish, new_envelope, new_host, new_run
 from fleetmem.controller.cli import main
 from fleetmem.controller.logs.over_hosts import nothing_found, nothing_read
 from fleetmem.controller.logs.reading import Log, LogLine, records, rows_of
@@ -155,7 +155,7 @@ class _Fleet:
         entry["readings"]["journal.read"] = {
             "outcome": "timed_out", "reason": "no answer in 14 s", "reading": None, "seconds": 14.0,
         }  # fmt: skip
-        return new_envelope(new_run("logs"), ["gh200-01"], [entry])
+        return finish(new_envelope(new_run("logs"), ["gh200-01"], [entry]), 0)
 
 
 @pytest.mark.parametrize("form", ["jsonl", "csv"])

@@ -115,7 +115,8 @@ def run(play: Play, events: list[Any] | None = None, **options: Any) -> tuple[Cl
         survey=play.before,
         epoch=5,
         desk="me@desk",
-        trail=lambda event: play.trail.append((event["action"], event["signal"])),
+        announce=lambda event: play.trail.append((event["action"], event["signal"])),
+        answered=lambda event, changed: play.trail.append((event["action"], event["signal"])),
         emit=([] if events is None else events).append,
     )
 

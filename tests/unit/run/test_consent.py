@@ -3,25 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from fleetmem import Fleet, FleetSettings, ReclaimOptions
 from fleetmem.controller.hosts.host import Host
-
-
-class Asked:
-    """A run that asks once and changes nothing."""
-
-    agreed: bool
-
-    def __init__(self, _hosts: Any, _settings: Any, _options: Any, approve: Any, *_: Any) -> None:
-        self.approve = approve
-
-    async def run(self) -> Any:
-        Asked.agreed = await self.approve([])
-        return {}
 
 
 async def agree(_entries: Any) -> bool:
@@ -34,13 +22,21 @@ async def agree(_entries: Any) -> bool:
     [(False, None, False), (True, None, True), (False, agree, True)],
 )
 def test_nothing_is_applied_unless_told(
-    monkeypatch: pytest.MonkeyPatch, cache: Any, yes: bool, approve: Any, agreed: bool
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    cache: Any,
+    yes: bool,
+    approve: Any,
+    agreed: bool,
 ) -> None:
-    monkeypatch.setattr("fleetmem.controller.reclaim.run.ReclaimRun", Asked)
-    monkeypatch.setattr("fleetmem.controller.reclaim.cache.run.CacheRun", Asked)
-    fleet = Fleet((Host("a", "a"),), FleetSettings())
+    answers: list[bool] = []
+
+    async def ask(_life: Any, _kind: Any, _options: Any, approve: Any) -> Any:
+        answers.append(await approve([]))
+        return {}
+
+    monkeypatch.setattr("fleetmem.controller.reclaim.run.reclaim", ask)
+    fleet = Fleet((Host("a", "a"),), FleetSettings(history_dir=tmp_path / "state"))
     asyncio.run(fleet.reclaim(ReclaimOptions(yes=yes, cache=cache), approve))
-    assert Asked.agreed is agreed
-    if approve is None:
-        fleet.sync.reclaim(ReclaimOptions(yes=yes, cache=cache))
-        assert Asked.agreed is agreed
+    fleet.sync.reclaim(ReclaimOptions(yes=yes, cache=cache), approve)
+    assert answers == [agreed, agreed]

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
+import psutil
 import pytest
 
 from fleetmem.controller.errors import (
@@ -23,6 +24,7 @@ from fleetmem.controller.errors import (
 )
 from fleetmem.controller.hosts.host import Host
 from fleetmem.controller.run import fanout as runner
+from fleetmem.controller.run.budget import LEAST_MEMORY_BYTES, Budget
 from fleetmem.controller.run.fanout import HostEnd, failure_cap, run_hosts
 
 Phase = Callable[[str], None]
@@ -210,31 +212,36 @@ def test_the_cap_has_one_denominator() -> None:
 
 
 def test_an_interrupt_keeps_partial_results() -> None:
-    async def scenario() -> dict[str, HostEnd]:
-        cancel = asyncio.Event()
+    told: list[HostEnd] = []
 
+    async def scenario() -> None:
         async def work(host: Host, phase: Phase) -> Any:
             if host.name == "h003":
                 phase("connect")
                 await asyncio.sleep(600)
             if host.name == "h004":
-                asyncio.get_running_loop().call_soon(cancel.set)
+                asyncio.get_running_loop().call_soon(task.cancel)
                 try:
                     await asyncio.sleep(600)
                 except asyncio.CancelledError:
                     return HostEnd(host.name, "unknown", result="signalled")
             return "fine"
 
-        return await run_hosts(hosts(10), work, fanout=2, cancel=cancel)
+        task = asyncio.ensure_future(run_hosts(hosts(10), work, fanout=2, on_end=told.append))
+        with pytest.raises(asyncio.CancelledError):
+            await task
 
-    ends = asyncio.run(scenario())
+    asyncio.run(scenario())
+    ends = {end.host: end for end in told}
     assert [ends[f"h00{n}"].outcome for n in range(5)] == ["ok"] * 3 + ["failed", "unknown"]
     assert outcomes(ends)["not_attempted"] == 5
     assert isinstance(ends["h003"].error, Interrupted)
     assert ends["h004"].result == "signalled"
 
 
-def test_cancelling_the_run_cancels_the_work() -> None:
+@pytest.mark.parametrize("times", [1, 2, 5])
+def test_every_host_ends_however_often_the_run_is_cancelled(times: int) -> None:
+    """Work that takes a while to stop is waited for, within the grace, each time."""
     ended = []
     told: list[HostEnd] = []
 
@@ -246,12 +253,15 @@ def test_cancelling_the_run_cancels_the_work() -> None:
             try:
                 await asyncio.sleep(600)
             finally:
+                await asyncio.sleep(0.2)
                 ended.append(host.name)
 
         task = asyncio.create_task(run_hosts(hosts(4), work, fanout=2, on_end=told.append))
         for _ in range(2):
             await begun.acquire()
-        task.cancel()
+        for _ in range(times):
+            task.cancel()
+            await asyncio.sleep(0.01)
         with pytest.raises(asyncio.CancelledError):
             await task
 
@@ -263,6 +273,55 @@ def test_cancelling_the_run_cancels_the_work() -> None:
         "h002": "not_attempted",
         "h003": "not_attempted",
     }
+
+
+def test_an_end_is_settled_before_it_is_told_and_counted() -> None:
+    """Whoever knows better how a host ended has the last word, also where it was cut off."""
+
+    async def work(host: Host, phase: Phase) -> None:
+        await asyncio.sleep(600)
+
+    def settle(end: HostEnd) -> HostEnd:
+        return HostEnd(end.host, "unknown", end.error)
+
+    told: list[HostEnd] = []
+    ends = run(
+        3, work, fanout=1, deadline_seconds=0.1, max_fail=1, settle=settle, on_end=told.append
+    )
+    assert [end.outcome for end in ends.values()] == ["unknown"] * 3
+    assert [end.error.code for end in told if end.error] == ["timed_out"] + ["not_attempted"] * 2
+
+
+def test_a_used_up_budget_starts_no_further_host() -> None:
+    """The controller's own memory: what runs is finished, the rest is named."""
+
+    async def work(host: Host, phase: Phase) -> int:
+        if host.name == "h002":
+            budget.memory_bytes = 1 << 20
+        return 1
+
+    budget = Budget(memory_bytes=1 << 40)
+    ends = run(6, work, fanout=1, budget=budget)
+    assert [end.outcome for end in ends.values()] == ["ok"] * 3 + ["not_attempted"] * 3
+    error = ends["h005"].error
+    assert error is not None
+    assert re.fullmatch(
+        r"h005: fleetmem itself uses [0-9 ]+ MiB of memory here, and a run may use 1 MiB; "
+        "run the rest afterwards",
+        error.message,
+    )
+
+
+def test_a_budget_is_a_share_of_what_the_desk_has() -> None:
+    """At least half a GiB, which ten thousand hosts do not need."""
+    budget = Budget()
+    assert budget.memory_bytes is not None
+    assert (
+        LEAST_MEMORY_BYTES
+        <= budget.memory_bytes
+        < max(LEAST_MEMORY_BYTES + 1, psutil.virtual_memory().total)
+    )
+    assert not budget.used_up()
 
 
 def test_a_mistake_in_the_work_is_one_hosts_internal_error() -> None:
@@ -299,7 +358,8 @@ def test_the_caller_may_say_what_failed_and_of_how_many() -> None:
         work,
         fanout=1,
         max_fail="10%",
-        max_fail_of=30,
+        max_fail_of=50,
+        failed_before=2,
         failed=lambda end: end.result == "bad",
         on_end=ended.append,
     )
@@ -307,7 +367,7 @@ def test_the_caller_may_say_what_failed_and_of_how_many() -> None:
     assert sorted(end.host for end in ended) == list(ends)
     error = ends["h009"].error
     assert error is not None
-    assert "3 of 30 hosts failed" in error.message
+    assert "5 of 50 hosts failed" in error.message
 
 
 def test_no_host_is_no_work() -> None:
