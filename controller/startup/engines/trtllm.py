@@ -63,12 +63,15 @@ def _measured(
     if isinstance(card, int) and isinstance(peak, int):
         free = card - peak + (trial if isinstance(trial, int) else 0)
     asked = None if free is None or share is None or trial is None else free * share
+    needs = _PEAK
+    if free is not None:
+        needs = "the trial pool (tmp kv_mem)" if trial is None else "free_gpu_memory_fraction"
     return Identity(
         family="trtllm",
         versions="0.17 and later, PyTorch backend",
         source="KvCacheCreator, tensorrt_llm/_torch/pyexecutor/_util.py",
         rank=rank,
-        terms=(derived("share of (card - peak + trial pool)", 1, asked, _PEAK, 0.02 * GIB),),
+        terms=(derived("share of (card - peak + trial pool)", 1, asked, needs, 0.02 * GIB),),
         pool=pool,
         setting="free_gpu_memory_fraction",
         setting_flag="free_gpu_memory_fraction",

@@ -8,6 +8,7 @@ share a log have starts of their own; a line that names none belongs to the one 
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from fleetmem.controller.startup.fold.build import Build, Rank
@@ -57,6 +58,8 @@ class Reducer:
         self._before: dict[str, tuple[str, str, str | None]] = {}
         self._doubled: set[str] = set()
         self._names: dict[frozenset[str], str] = {}
+        self.taken = 0
+        self.starts = 0
 
     @property
     def unit(self) -> str | None:
@@ -74,7 +77,9 @@ class Reducer:
             build.last = time
 
     def take(self, event: Event) -> None:
-        """Apply one event."""
+        """Apply one event. ``taken`` counts those that may say something, ``starts`` starts."""
+        if event.step not in ("ignore", "count"):
+            self.taken += 1
         if self._again(event):
             return
         build = self._home(event)
@@ -118,6 +123,12 @@ class Reducer:
         self._before[key] = ("", "", None) if again else line
         return again
 
+    def take_again(self, event: Event, times: int) -> None:
+        """The same event *times* more, of the start that speaks: only counts change."""
+        if event.step == "count" and self._spoke is not None:
+            more = {n: v * times for n, v in event.values.items() if n.startswith("engine.")}
+            STEPS["count"](self._spoke, None, replace(event, values=more))
+
     def take_exception(self, head: Head, row: dict[str, Any]) -> None:
         """An exception of the start that speaks; one that no start precedes is nobody's."""
         build = self._by_id.get(head.invocation or "") or self._spoke
@@ -132,6 +143,7 @@ class Reducer:
 
     def _new(self) -> Build:
         build = Build()
+        self.starts += 1
         if len(self._builds) >= MAX_INVOCATIONS:
             gone = self._builds.pop(0)
             self._latest = {name: one for name, one in self._latest.items() if one is not gone}

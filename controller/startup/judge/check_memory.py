@@ -21,6 +21,7 @@ from fleetmem.controller.startup.judge.figures import (
     worst_rank,
 )
 from fleetmem.controller.startup.judge.found import Found
+from fleetmem.controller.startup.judge.phrases import count, gib
 from fleetmem.controller.startup.model import GIB, Invocation
 
 FOREIGN = 1.5 * GIB
@@ -236,6 +237,7 @@ def _idle(inv: Invocation, cap: Cap | None) -> Iterator[Found]:
         "base_bytes": base,
     }
     lines = evidence_lines(inv, ("kv_cache_bytes", "available_final_bytes"), [rank])
+    evidence["beside"] = _beside(evidence)
     rule = "pool-tiny" if tiny else "idle-memory"
     known = cap is not None and cap.closes is True and cap.identity is not None
     if known and cap is not None and cap.identity is not None:
@@ -248,6 +250,18 @@ def _idle(inv: Invocation, cap: Cap | None) -> Iterator[Found]:
         known = most is not None and most > (cap.identity.share or 1.0) + 0.005
     form = "known" if known else "bound" if cap is not None and cap.closes else "unknown"
     yield Found(rule, evidence, lines, form)
+
+
+def _beside(evidence: dict[str, Any]) -> str:
+    """The pool that memory stays idle beside, as far as the log shows it."""
+    parts = []
+    if evidence["pool_bytes"] is not None:
+        parts.append(f"a pool of {gib(evidence['pool_bytes'])}")
+    if evidence["tokens"] is not None:
+        parts.append(f"{count(evidence['tokens'])} tokens")
+    if evidence["requests"] is not None:
+        parts.append(f"at most {count(evidence['requests'])} requests")
+    return f", beside {', '.join(parts)}" if parts else ""
 
 
 def _rank(inv: Invocation, rank: str, values: dict[str, Any]) -> Iterator[Found]:
