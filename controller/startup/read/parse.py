@@ -15,7 +15,7 @@ from fleetmem.controller.startup.read.exceptions import SEEDS, Exceptions
 from fleetmem.controller.startup.read.frame import CUT, Frame, docker_lines
 from fleetmem.controller.startup.read.patterns import Pattern, Patterns, builtin
 from fleetmem.controller.startup.read.prefix import pieces, split_head
-from fleetmem.controller.startup.read.sieve import Sieve
+from fleetmem.controller.startup.read.sieve import Sieve, any_of
 
 _MEMORY = re.compile(r"\d ?[KMGT]i?B(?![A-Za-z/])|out of memory", re.IGNORECASE)
 _MAX_TEXT = 16_384
@@ -58,6 +58,7 @@ class Parser:
         for number, pattern in enumerate(chosen.all):
             for word in pattern.find:
                 self._words.setdefault(word, []).append(number)
+        self._any = re.compile(any_of(self._words))
         self._sieve = Sieve((*chosen.seeds, *SEEDS))
         self._exceptions = Exceptions()
         self._frame = Frame(self._block, self._whole_record, self._docker)
@@ -167,9 +168,10 @@ class Parser:
         if "_CMDLINE" in line[:24]:  # a journal field that names an engine's command, no log line
             return None
         numbers: set[int] = set()
-        for word, where in self._words.items():
-            if word in line:
-                numbers.update(where)
+        if self._any.search(line) is not None:
+            for word, where in self._words.items():
+                if word in line:
+                    numbers.update(where)
         if not numbers:
             if _MEMORY.search(line):
                 self._not_matched(line)

@@ -7,9 +7,11 @@ seed once is skipped from then on. Seeds are reduced the same way, so nothing is
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
+from typing import Any
 
 _DROP = b"0123456789"
 MAX_SHAPES = 60_000
@@ -74,3 +76,21 @@ class Sieve:
                 found.add(shapes[number])
                 at = whole.find(gate, starts[number + 1])
         return found
+
+
+def any_of(words: Iterable[str]) -> str:
+    """An expression that finds any of *words*: one branch a character, so none is tried twice."""
+    root: dict[str, Any] = {}
+    for word in words:
+        node = root
+        for char in word:
+            node = node.setdefault(char, {})
+        node[""] = {}
+    return _branches(root)
+
+
+def _branches(node: dict[str, Any]) -> str:
+    if "" in node:  # a word ends here: longer ones hold it
+        return ""
+    ways = [re.escape(char) + _branches(more) for char, more in sorted(node.items())]
+    return ways[0] if len(ways) == 1 else f"(?:{'|'.join(ways)})"
