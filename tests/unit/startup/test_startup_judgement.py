@@ -1,3 +1,4 @@
+# ruff: noqa: E501 - log lines
 """Judgements rest on what the log shows: each kind that was once said wrongly, with own numbers."""
 
 from __future__ import annotations
