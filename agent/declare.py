@@ -53,6 +53,7 @@ CALLS = {
     "gpu.wait": Row("probes.gpu", "GpuWait", 3600.0, nvml=True, chunk="WaitSample"),
     "gpu.holders": Row("probes.holders", "GpuHolders", 20.0),
     "processes.identity": Row("probes.processes", "Identities", 20.0),
+    "processes.ties": Row("probes.ties", "Ties", 30.0),
     "signal.send": Row("actions.signal", "SignalResults", 20.0),
     "journal.read": Row("probes.journal", "JournalRead", 60.0),
     "engine.find": Row("probes.engine", "EngineLogs", 15.0),

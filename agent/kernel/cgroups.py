@@ -226,7 +226,7 @@ class Owners:
             "name": name,
             "runtime": place.runtime,
             "state": self._state(place),
-            "stop_command": _stop(place, name),
+            "stop_command": stop_command(place, name),
         }
 
     def _state(self, place: Place) -> Optional[str]:
@@ -296,7 +296,7 @@ def _quote(word: str) -> str:
     return "'%s'" % word.replace("'", "'\\''")
 
 
-def _stop(place: Place, name: Optional[str]) -> Optional[str]:
+def stop_command(place: Place, name: Optional[str]) -> Optional[str]:
     """The command a person would type on this host to stop the owner."""
     word = _quote(name or "")
     if place.kind == "unit":

@@ -11,17 +11,30 @@ if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
 KTHREAD = 0x00200000
+INIT_PID_NAMESPACE = 0xEFFFFFFC
+"""The kernel's fixed inode of the first pid namespace."""
+
 KCMP_FILES = 2
 KCMP_NUMBERS = {"x86_64": 312, "aarch64": 272, "ppc64le": 354, "s390x": 343, "riscv64": 272}
 ENDED = "ZXx"
+TITLE_CHARACTERS = 256
+CMDLINE_BYTES = 4096
+ONE_LINE = bytes(32 if byte in b"\0\t\n\r" else byte for byte in range(256))
+AGENT_NAME = "fleetmem"
+"""The agent's processes carry names that begin so."""
 
 
 class Stat:
-    """The fields of /proc/PID/stat that matter here; ``start_time`` in ticks since boot."""
+    """The fields of /proc/PID/stat that matter here; ``start_time`` in ticks since boot.
+
+    ``layout``: where its program, stack and heap begin, which the kernel chooses at random
+    at each exec and a fork keeps; ``None`` where it has no memory or may not be read.
+    """
 
     __slots__ = (
         "comm",
         "flags",
+        "layout",
         "pgid",
         "pid",
         "ppid",
@@ -29,6 +42,7 @@ class Stat:
         "start_time",
         "state",
         "threads",
+        "tty",
     )
 
     def __init__(self, data: bytes) -> None:
@@ -44,9 +58,13 @@ class Stat:
         self.ppid = int(fields[1])
         self.pgid = int(fields[2])
         self.sid = int(fields[3])
+        self.tty = int(fields[4])
         self.flags = int(fields[6])
         self.threads = int(fields[17])
         self.start_time = int(fields[19])
+        self.layout: Optional[Tuple[bytes, ...]] = None
+        if len(fields) > 44 and len(fields[25]) > 1:  # 0: not told
+            self.layout = (fields[23], fields[25], fields[44])
 
 
 def stat(pid: int, dir_fd: Optional[int] = None) -> Optional[Stat]:
@@ -65,6 +83,17 @@ def own_proc() -> bool:
         return sysroot.link("/proc/self") == str(os.getpid())
     except OSError:
         return False
+
+
+def initial_pid_namespace() -> Optional[bool]:
+    """Whether numbers here are the kernel's own: by the namespace's fixed inode, or since
+    number 2 is the thread that starts all kernel threads."""
+    if namespace("self", "pid") == INIT_PID_NAMESPACE:
+        return True
+    second = stat(2)
+    if second is not None:
+        return bool(second.flags & KTHREAD)
+    return None if not own_proc() else False
 
 
 def hidden(pid: int) -> bool:
@@ -145,6 +174,40 @@ class Table:
         return self._alive[pid]
 
 
+def title(place: str) -> str:
+    """The command line of the process at *place* (``/proc/PID/``), one line, cut."""
+    try:
+        data = sysroot.read(place + "cmdline", CMDLINE_BYTES)
+    except OSError:
+        return ""
+    words = data.rstrip(b"\0 ").translate(ONE_LINE)
+    return words.decode("utf-8", "replace")[:TITLE_CHARACTERS]
+
+
+def agent_pids(table: Table) -> List[int]:
+    """This process, its ancestors, and the other processes that this agent started."""
+    line = []
+    of_agent = set()
+    pid = os.getpid()
+    while pid and pid not in line:
+        line.append(pid)
+        found = table.get(pid)
+        if found is None:
+            break
+        if found.comm.startswith(AGENT_NAME):
+            of_agent.add(pid)
+        pid = found.ppid
+    if of_agent:
+        grown = True
+        while grown:
+            grown = False
+            for other in table.everyone():
+                if other.ppid in of_agent and other.pid not in of_agent:
+                    of_agent.add(other.pid)
+                    grown = True
+    return line + sorted(of_agent.difference(line))
+
+
 class _Kcmp:
     """kcmp(2); ``same`` is ``None`` where the kernel does not say."""
 
@@ -181,14 +244,29 @@ def _tids(pid: int, proc_fd: int) -> List[int]:
 _kcmp: Optional[_Kcmp] = None
 
 
-def tables(pid: int, proc_fd: int, denied: Set[int]) -> Iterator[Tuple[int, int, List[str]]]:
+def _some(place: int, most: int) -> List[str]:
+    """Names in a directory, no more than *most*: some processes have millions of files."""
+    if 0 < os.fstat(place).st_size <= most:  # Linux 6.2: a size is their number
+        return os.listdir(place)
+    found = []
+    with os.scandir(place) as entries:
+        for entry in entries:
+            found.append(entry.name)
+            if len(found) >= most:
+                break
+    return found
+
+
+def tables(
+    pid: int, proc_fd: int, denied: Set[int], most: int = 1 << 30
+) -> Iterator[Tuple[int, int, List[str]]]:
     """(task, descriptor of its fd directory, its fds) for each table of open files of *pid*.
 
     *proc_fd* is a descriptor of /proc/PID. Tasks that share a table are seen once where
     kcmp is allowed. A leader that has exited has no table (as an ordinary user EACCES), so
-    every task is tried. *denied* gets the pid where no task's files could be listed; root
-    may list what it may not follow, so a caller adds the pid where a link is refused.
-    The descriptor is closed when the next item is asked for.
+    every task is tried. At most *most* fds are listed of each. *denied* gets the pid where no
+    task's files could be listed; root may list what it may not follow, so a caller adds the
+    pid where a link is refused. The descriptor is closed when the next item is asked for.
     """
     global _kcmp  # noqa: PLW0603 - one libc for the life of the process
     try:
@@ -212,7 +290,7 @@ def tables(pid: int, proc_fd: int, denied: Set[int]) -> Iterator[Tuple[int, int,
             continue
         try:
             try:
-                found = os.listdir(place)
+                found = _some(place, most)
             except PermissionError:
                 refused = True
                 continue

@@ -33,11 +33,9 @@ def engine_find() -> EngineLogs:
         pid = holder["pid"]
         place, why = _place(pid, table, systemd)
         if place is None:
-            from fleetmem.agent.probes import processes
-
             stat_ = table.get(pid)
             comm = stat_.comm if stat_ is not None else ""
-            title = processes.title("/proc/%d/" % pid)
+            title = tasks.title("/proc/%d/" % pid)
             unplaced.append({"pid": pid, "comm": sysroot.clean(comm), "title": title, "why": why})
             continue
         key = (place["kind"], place["name"], place["user"])

@@ -12,44 +12,14 @@ from fleetmem.agent.kernel.tasks import namespace, user_name
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import List, Optional
+    from typing import Optional
 
     from fleetmem.agent.shapes import HostFacts, HostOperations
-
-INIT_PID_NAMESPACE = 0xEFFFFFFC
-"""The kernel's fixed inode of the first pid namespace."""
-
-AGENT_NAME = "fleetmem"
-"""The agent's processes carry names that begin so."""
 
 
 def uptime_seconds() -> float:
     """Seconds since boot, sleep included."""
     return float(sysroot.read("/proc/uptime").split()[0])
-
-
-def agent_pids(table: tasks.Table) -> List[int]:
-    """This process, its ancestors, and the other processes that this agent started."""
-    line = []
-    of_agent = set()
-    pid = os.getpid()
-    while pid and pid not in line:
-        line.append(pid)
-        found = table.get(pid)
-        if found is None:
-            break
-        if found.comm.startswith(AGENT_NAME):
-            of_agent.add(pid)
-        pid = found.ppid
-    if of_agent:
-        grown = True
-        while grown:
-            grown = False
-            for other in table.everyone():
-                if other.ppid in of_agent and other.pid not in of_agent:
-                    of_agent.add(other.pid)
-                    grown = True
-    return line + sorted(of_agent.difference(line))
 
 
 def _total_bytes() -> Optional[int]:
@@ -82,8 +52,8 @@ def host_facts() -> HostFacts:
         "user": user_name(uid),
         "pid": os.getpid(),
         "pid_namespace": inside,
-        "init_pid_namespace": inside == INIT_PID_NAMESPACE,
-        "agent_pids": agent_pids(tasks.Table()),
+        "init_pid_namespace": tasks.initial_pid_namespace() is True,
+        "agent_pids": tasks.agent_pids(tasks.Table()),
         "systemd": sysroot.exists("/run/systemd/system"),
         "total_bytes": _total_bytes(),
         "state_dir": folder,

@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 
     from fleetmem.agent.shapes import Ancestor, Identities, Identity
 
-TITLE_CHARACTERS = 256
-CMDLINE_BYTES = 4096
 MOST_ANCESTORS = 64
-ONE_LINE = bytes(32 if byte in b"\0\t\n\r" else byte for byte in range(256))
 
 
 class _Status:
@@ -115,16 +112,6 @@ class _Work:
         return line
 
 
-def title(place: str) -> str:
-    """The command line of the process at *place* (``/proc/PID/``), one line, cut."""
-    try:
-        data = sysroot.read(place + "cmdline", CMDLINE_BYTES)
-    except OSError:
-        return ""
-    words = data.rstrip(b"\0 ").translate(ONE_LINE)
-    return words.decode("utf-8", "replace")[:TITLE_CHARACTERS]
-
-
 def _exe(place: str) -> Tuple[Optional[str], bool]:
     """(path, whether reading it was refused)."""
     try:
@@ -208,7 +195,7 @@ def _identity(work: _Work, found: _Found, links: Optional[peers.Ends]) -> Identi
         "uid": status.uid,
         "user": work.user(status.uid),
         "comm": stat.comm,
-        "title": title(place),
+        "title": tasks.title(place),
         "exe": exe,
         "kernel_thread": bool(stat.flags & tasks.KTHREAD),
         "nspids": status.nspids,

@@ -62,7 +62,8 @@ class Tied(TypedDict):
     agent and its ancestors), ``init``, ``other``.
 
     ``layout``: the same for processes that were forked from each other without an exec
-    between (a digest over where driver mappings, stack and vdso lie), ``None`` unread.
+    between (where program, stack and heap begin, chosen at random at each exec), ``None``
+    unread.
     ``cgroup`` as in ``processes.identity``. ``cgroup_shared``: others than the processes of
     its family are in it, so it is a login's, a scheduler's or a supervisor's.
 
@@ -70,7 +71,9 @@ class Tied(TypedDict):
     ``init`` (a namespace's process 1 without a handler: nothing), ``None`` unread.
 
     ``unreadable``, codes: ``not_walked files maps status environment cgroup parent sockets
-    unix_peers tcp layout exe namespaces``.
+    unix_peers tcp layout exe namespaces``, and ``environment_overwritten`` where the process
+    has written a title over its own environment, as setproctitle does: nobody can read that
+    any more (``environment`` is ``None`` then).
     """
 
     pid: int
@@ -111,7 +114,9 @@ class Link(TypedDict):
     driver, or their layout), ``pipe``, ``unix`` (also socket pairs), ``tcp``.
 
     ``where`` the other end is: ``here`` (*other* is set); ``nobody`` (a positive finding: a
-    dead leader, a pipe without another end, a socket whose peer has closed); ``elsewhere``
+    dead leader, a pipe without another end, a socket whose peer has closed; of ``parent``:
+    whoever started it has ended and its parent adopted it, which is certain where the parent
+    is younger, or is not in the session that the child was born into); ``elsewhere``
     (an address that is not this host's); ``other_namespace`` (another network namespace of
     this host; *other* where it was found); ``unreadable``. A parent outside this pid
     namespace is ``unreadable``.

@@ -31,6 +31,7 @@ calls = [
     ("host.operations", {}),
     ("gpu.holders", {}),
     ("processes.identity", {"pids": [os.getpid(), os.getppid()]}),
+    ("processes.ties", {"pids": [os.getpid()]}),
     ("gpu.wait", {"pids": [os.getpid()], "start_times": [1], "timeout_seconds": 0.1}),
     ("numa.nodes", {}),
     ("pagecache.files", {"paths": ["/etc/passwd", "/no-such"], "walk": "never", "largest": 20}),

@@ -65,7 +65,7 @@ def test_the_other_children_of_the_agent_belong_to_it() -> None:
         def everyone(self) -> list[tasks.Stat]:
             return rows
 
-    assert host.agent_pids(Known()) == [me, 30, 20, 10, 1, 31, 32]
+    assert tasks.agent_pids(Known()) == [me, 30, 20, 10, 1, 31, 32]
 
 
 def test_operations_are_the_ledger(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,183 @@
+"""One walk over /proc: every process, and every descriptor of a pipe or a socket.
+
+It is bounded. A user whose processes have more open files than a host has room to read
+costs only that user's rows: what was left out is counted, by name of the user.
+"""
+
+from __future__ import annotations
+
+import os
+from time import monotonic
+
+from fleetmem.agent.kernel import sysroot, tasks
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Dict, Iterable, List, Optional, Set, Tuple
+
+    from fleetmem.agent.shapes import Unseen
+
+    Where = Tuple[int, int, int]
+    """pid, task, number of a descriptor"""
+    Holding = Tuple[int, bool, bool, int]
+    """pid, may read, may write, number"""
+
+MOST_FILES_OF_PROCESS = 100_000
+MOST_FILES_OF_USER = 300_000
+CAN_READ, CAN_WRITE = 0o400, 0o200
+
+
+class Walk:
+    """Who has which pipe or socket open, over all tables of open files of all processes.
+
+    ``denied`` are processes whose files the kernel does not show to this user; ``cut`` those
+    with too many, ``late`` those that the time did not reach.
+    """
+
+    __slots__ = ("_spent", "cut", "deadline", "denied", "held", "late", "of", "table")
+
+    def __init__(self, deadline: float) -> None:
+        self.table = tasks.Table()
+        self.deadline = deadline
+        self.held: Dict[str, List[Where]] = {}
+        self.of: Dict[int, Set[str]] = {}
+        self.denied: Set[int] = set()
+        self.cut: Dict[int, int] = {}
+        self.late: Set[int] = set()
+        self._spent: Dict[int, int] = {}
+
+    def files(self, first: Iterable[int]) -> None:
+        """Read everybody's descriptors, those of *first* before all others."""
+        ahead = list(first)
+        seen = set(ahead)
+        for pid in ahead + [one.pid for one in self.table.everyone() if one.pid not in seen]:
+            if monotonic() > self.deadline:
+                self.late.add(pid)
+                continue
+            one = self.table.get(pid)
+            if one is None or one.flags & tasks.KTHREAD:
+                continue
+            try:
+                proc_fd = sysroot.open_dir("/proc/%d" % pid)
+            except OSError:
+                continue
+            try:
+                self._process(pid, proc_fd)
+            finally:
+                os.close(proc_fd)
+
+    def _process(self, pid: int, proc_fd: int) -> None:
+        uid = os.fstat(proc_fd).st_uid
+        budget = min(MOST_FILES_OF_PROCESS, MOST_FILES_OF_USER - self._spent.get(uid, 0))
+        if budget <= 0:
+            self.cut[pid] = uid
+            return
+        count = 0
+        for tid, place, names in tasks.tables(pid, proc_fd, self.denied, budget + 1):
+            count += len(names)
+            if count > budget:
+                self.cut[pid] = uid
+                break
+            self._descriptors(pid, tid, place, names)
+        if count > 1000:
+            self._spent[uid] = self._spent.get(uid, 0) + min(count, budget)
+
+    def _descriptors(self, pid: int, tid: int, place: int, names: List[str]) -> None:
+        held = self.held
+        mine = self.of.setdefault(pid, set())
+        for name in names:
+            try:
+                link = os.readlink(name, dir_fd=place)
+            except PermissionError:
+                self.denied.add(pid)
+                return
+            except OSError:
+                continue
+            # pipe:[…] or socket:[…], else a path, anon_inode:… or pidfd:…
+            if link[0] in "ps" and link[-1] == "]" and link[1] in "io":
+                mine.add(link)
+                where = (pid, tid, int(name))
+                if link in held:
+                    held[link].append(where)
+                else:
+                    held[link] = [where]
+
+    def complete(self) -> bool:
+        """Whether every process of this /proc showed all its descriptors."""
+        return not (self.denied or self.cut or self.late)
+
+    def pids_of(self, link: str) -> List[int]:
+        """Processes that have a pipe or socket open, in the order of the walk."""
+        return list(dict.fromkeys(where[0] for where in self.held.get(link, ())))
+
+    def numbers(self, link: str, pid: int) -> List[int]:
+        """Under which numbers *pid* has it open."""
+        return [where[2] for where in self.held.get(link, ()) if where[0] == pid]
+
+    def holdings(self, link: str) -> List[Holding]:
+        """(pid, may read, may write, number) of each descriptor: the link's own mode says how."""
+        found = []
+        for pid, tid, number in self.held.get(link, ()):
+            try:
+                mode = sysroot.link_mode("/proc/%d/task/%d/fd/%d" % (pid, tid, number))
+            except OSError:
+                continue
+            found.append((pid, bool(mode & CAN_READ), bool(mode & CAN_WRITE), number))
+        return found
+
+    def children(self) -> Dict[int, List[int]]:
+        """Children of every process."""
+        found: Dict[int, List[int]] = {}
+        for one in self.table.everyone():
+            found.setdefault(one.ppid, []).append(one.pid)
+        return found
+
+    def kin(self) -> Dict[Tuple[bytes, ...], List[int]]:
+        """Processes forked from each other without an exec between, oldest first."""
+        found: Dict[Tuple[bytes, ...], List[int]] = {}
+        for one in sorted(self.table.everyone(), key=lambda one: one.start_time):
+            if one.layout is not None:
+                found.setdefault(one.layout, []).append(one.pid)
+        return found
+
+    def unseen(self) -> List[Unseen]:
+        """What the walk left out, by user and reason."""
+        from fleetmem.agent.words import reader
+
+        rows: List[Unseen] = []
+        if self.denied:
+            why = "their files cannot be read %s" % reader()
+            rows.append({"what": "files", "count": len(self.denied), "user": None, "why": why})
+        for uid in sorted(set(self.cut.values())):
+            pids = [pid for pid, other in self.cut.items() if other == uid]
+            why = "more open files than are read (process %d and the like)" % min(pids)
+            user = tasks.user_name(uid) or str(uid)
+            rows.append({"what": "files", "count": len(pids), "user": user, "why": why})
+        if self.late:
+            why = "the time for reading open files was over"
+            rows.append({"what": "files", "count": len(self.late), "user": None, "why": why})
+        return rows
+
+    def told(self, where: Optional[Where], reads: bool) -> Optional[bool]:
+        """Ask a pipe itself whether its other end is closed everywhere; ``None``: not told.
+
+        The kernel knows of holders in other pid namespaces and of other users too. Opening
+        another process's end adds a second holder on the same side for a moment, which
+        neither side notices.
+        """
+        if where is None:
+            return None
+        from select import POLLERR, POLLHUP, POLLIN, POLLOUT, poll
+
+        name = sysroot.path("/proc/%d/task/%d/fd/%d" % where)
+        try:
+            fd = os.open(name, (os.O_RDONLY if reads else os.O_WRONLY) | os.O_NONBLOCK)
+        except OSError:
+            return None
+        try:
+            watch = poll()
+            watch.register(fd, POLLIN if reads else POLLOUT)
+            events = watch.poll(0)
+        finally:
+            os.close(fd)
+        return bool(events and events[0][1] & (POLLHUP if reads else POLLERR))
