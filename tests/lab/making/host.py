@@ -19,9 +19,25 @@ PRIVATE_VAR = ("/var/tmp", "/var/log", "/var/lib/sudo")
 ENVIRONMENT = {"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"}
 
 
+KTHREADD = "2 (kthreadd) S 0 0 0 0 -1 2129984 0 0 0 0 0 0 0 0 20 0 1 0 " + "0 " * 29 + "0\n"
+"""What /proc/2/stat says on a machine: flags with PF_KTHREAD, started at once."""
+
+
+def second(spec: HostSpec) -> None:
+    """Starts the process with number 2, so that the host looks like a machine of its own.
+
+    To be called before anything else is started. Namespaces made inside of the host have
+    a number 2 that is any process.
+    """
+    put(Path(spec.home, "etc", "kthreadd"), KTHREADD)
+    if os.fork() == 0:
+        os.execve(f"{spec.build}/bin/init", ["init", "-k"], {})
+
+
 def become(spec: HostSpec, listener: socket.socket | None) -> None:
     """Turns this process into pid 1 of the host. Never returns; raises where it cannot."""
     os.umask(0o022)
+    second(spec)
     key = f"{spec.home}/ssh_host_ed25519_key"
     made = subprocess.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", spec.name, "-f", key],
@@ -63,7 +79,7 @@ def become(spec: HostSpec, listener: socket.socket | None) -> None:
 
 def _sources(spec: HostSpec) -> list[str]:
     """Everything that is bound from outside: opened first, since /tmp and /run get covered."""
-    own = [f"{spec.home}/etc/{name}" for name in (*OVER_ETC, "devices", "boot_id")]
+    own = [f"{spec.home}/etc/{name}" for name in (*OVER_ETC, "devices", "boot_id", "kthreadd")]
     built = [f"{spec.build}/bin", f"{spec.build}/nv"]
     return [spec.home, *own, *built, spec.loader_cache, *spec.expose]
 
@@ -115,6 +131,7 @@ def _etc(spec: HostSpec, opened: dict[str, int]) -> None:
         _bind(opened[spec.loader_cache], "/etc/ld.so.cache")
     _bind(opened[f"{spec.home}/etc/devices"], "/proc/devices")
     _bind(opened[f"{spec.home}/etc/boot_id"], "/proc/sys/kernel/random/boot_id")
+    _bind(opened[f"{spec.home}/etc/kthreadd"], "/proc/2/stat")
 
 
 def _homes() -> None:

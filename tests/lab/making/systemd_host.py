@@ -95,6 +95,7 @@ def release(path: Path) -> None:
 def become(spec: HostSpec, image: str) -> None:
     """Turns this process into the host's systemd. Never returns; raises where it cannot."""
     os.umask(0o022)
+    host.second(spec)
     key = f"{spec.home}/ssh_host_ed25519_key"
     made = subprocess.run(
         ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", spec.name, "-f", key],
@@ -124,6 +125,7 @@ def become(spec: HostSpec, image: str) -> None:
     host.mount_dev(spec)
     _bind(opened[f"{spec.home}/etc/boot_id"], "/proc/sys/kernel/random/boot_id")
     _bind(opened[f"{spec.home}/etc/devices"], "/proc/devices")
+    _bind(opened[f"{spec.home}/etc/kthreadd"], "/proc/2/stat")
     for place in ("/proc/sys", "/proc/sysrq-trigger"):
         if os.path.exists(place):
             kernel.mount(place, place, None, kernel.MS_BIND | kernel.MS_REC)
@@ -140,7 +142,7 @@ def become(spec: HostSpec, image: str) -> None:
 
 def _sources(spec: HostSpec) -> list[str]:
     """Everything that is bound from outside: opened while the machine's root is still seen."""
-    own = [f"{spec.home}/etc/{name}" for name in ("devices", "boot_id")]
+    own = [f"{spec.home}/etc/{name}" for name in ("devices", "boot_id", "kthreadd")]
     return [spec.home, *own, f"{spec.build}/bin", f"{spec.build}/nv"]
 
 
