@@ -6,9 +6,13 @@ BASE_PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11; do \
 
 # Beside what every lab needs: images of systemd hosts, journals of many hosts, the NUMA machine.
 TEST_PACKAGES := mmdebstrap debian-archive-keyring systemd-journal-remote openssl \
-  qemu-system-x86 kmod cpio zstd e2fsprogs chromium
+  qemu-system-x86 kmod cpio zstd e2fsprogs chromium patchelf \
+  zsh tcsh fish ksh mksh
 
-.PHONY: venv demo test test-16k lint types bench lab-setup test-setup clean
+# Tests that start hosts wait more than they compute: more workers than cores.
+WORKERS ?= $(shell echo $$(($$(nproc) * 2 + 1)))
+
+.PHONY: venv demo check test test-16k fresh-check lint types bench lab-setup test-setup clean
 
 venv: $(VENV)/.ready
 
@@ -22,14 +26,24 @@ $(VENV)/.ready: pyproject.toml
 lab-setup:
 	@sh tests/lab_setup.sh
 
-test-setup:
+test-setup: venv
 	@sh tests/lab_setup.sh $(TEST_PACKAGES)
+	@$(PY) -m tests.pythons
 
 demo: venv lab-setup
 	@$(PY) -m tests.demo
 
+# The daily loop: no root, no hosts.
+check: venv lint types
+	$(PY) -m pytest tests/unit -q -n $$(nproc)
+
 test: venv test-setup lint types
-	$(PY) -m pytest tests
+	$(PY) -m pytest tests -n $(WORKERS)
+
+# Both commands of the README on a bare Debian: what they need and do not set up shows here.
+fresh-check: venv
+	@sh tests/lab_setup.sh mmdebstrap debian-archive-keyring
+	@$(PY) -m tests.fresh
 
 # Slow, so not in `make test`: an emulated arm64 machine with two NUMA nodes and pages of 16 KiB.
 test-16k: venv

@@ -45,7 +45,7 @@ def pytest_terminal_summary(terminalreporter: TerminalReporter) -> None:
         str(value)
         for report in reports
         for name, value in getattr(report, "user_properties", ())
-        if name == "not_tested"
+        if name == "not_tested" and value is not None
     }
     if said:
         terminalreporter.section("NOT TESTED on this machine", yellow=True)

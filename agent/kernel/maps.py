@@ -52,7 +52,8 @@ def maps(pid: int) -> Iterator[Tuple[bytes, int, Key, bytes]]:
             data = sysroot.read("/proc/%d/task/%d/maps" % (pid, live), sysroot.LARGE)
     for line in data.split(b"\n"):
         words = line.split(None, 5)
-        if len(words) == 6 and words[4] != b"0":
+        # Inode 0 is anonymous memory, or the first System V segment of an ipc namespace.
+        if len(words) == 6 and (words[4] != b"0" or words[5].startswith(b"/SYSV")):
             major, _, minor = words[3].partition(b":")
             low, _, high = words[0].partition(b"-")
             size = int(high, 16) - int(low, 16)

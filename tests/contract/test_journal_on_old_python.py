@@ -11,7 +11,7 @@ import pytest
 
 from fleetmem import agent
 from fleetmem.agent.logs.find import SIGNATURE
-from tests.contract.test_probes_on_old_python import VERSIONS, interpreter
+from tests.contract.test_probes_on_old_python import HERE
 
 SCRIPT = """
 import sys
@@ -36,11 +36,9 @@ sys.stdout.write(wire.dumps(found))
 """
 
 
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", HERE)
 def test_logs_are_read(version: str, tmp_path: Path) -> None:
-    program = interpreter(version)
-    if program is None:
-        pytest.skip(f"NOT TESTED: there is no Python {version} on this machine")
+    program = HERE[version]
     package = tmp_path / "code" / "fleetmem"
     package.mkdir(parents=True)
     (package / "__init__.py").write_text("")

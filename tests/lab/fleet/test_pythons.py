@@ -1,55 +1,31 @@
 """Hosts of every Python and every login shell that this machine can offer.
 
-Which interpreters and shells there are depends on the machine; each that is not here is a skip
-that says so, and those of the machine itself are always tried.
+`make test-setup` installs every shell and the interpreters that packages have; which others are
+tried depends on the machine. Those that are not here are named under the results.
 """
 
 from __future__ import annotations
 
-import glob
-import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests import pythons
 from tests.lab import api
 from tests.lab.bad_days import no_python
 from tests.lab.desk import Desk, Said, inside, inventory, script
+from tests.pythons import OLDEST, key
 
 pytestmark = pytest.mark.lab
 
-WANTED = ("3.6", "3.7", "3.8", "3.9", "3.10", "3.11", "3.12", "3.13")
-OLDEST = (3, 8)
 SHELLS = ("sh", "bash", "dash", "zsh", "tcsh", "csh", "fish", "ksh", "mksh")
-
-
-def _found() -> dict[str, str]:
-    """Interpreters by version: pyenv's, and those on the path."""
-    homes = (os.environ.get("PYENV_ROOT", ""), os.path.expanduser("~/.pyenv"))
-    found = {}
-    for version in WANTED:
-        places = [
-            place
-            for home in homes
-            for place in sorted(glob.glob(f"{home}/versions/{version}.*/bin/python{version}"))
-        ]
-        places += filter(None, [shutil.which(f"python{version}", path="/usr/local/bin:/usr/bin")])
-        if places:
-            found[version] = places[0]
-    return found
-
-
-FOUND = _found()
+FOUND = pythons.found()
 SHELLS_HERE = tuple(name for name in SHELLS if shutil.which(name, path="/bin:/usr/bin"))
-
-
-def key(version: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in version.split("."))
 
 
 def _prefix(path: str) -> Path:
@@ -129,15 +105,15 @@ def _shells(lab: api.Lab, host: str) -> dict[str, dict[str, Any]]:
     return rows
 
 
-def test_what_is_here() -> None:
-    """The premise: some interpreter that the agent runs on."""
+def test_what_is_here(record_property: Callable[[str, object], None]) -> None:
+    """The premise: some interpreter that the agent runs on, and every shell."""
+    record_property("not_tested", pythons.not_tested("hosts with"))
     assert any(key(version) >= OLDEST for version in FOUND)
+    assert SHELLS_HERE == SHELLS
 
 
-@pytest.mark.parametrize("version", WANTED)
+@pytest.mark.parametrize("version", FOUND)
 def test_each_python_reads_a_host_alike(place: Place, version: str) -> None:
-    if version not in FOUND:
-        pytest.skip(f"NOT TESTED: there is no Python {version} on this machine")
     entry = place.said.answer.host(f"py{version}")
     if key(version) < OLDEST:
         assert entry["outcome"] == "failed"
@@ -184,9 +160,6 @@ def shells(place: Place) -> Said:
 
 @pytest.mark.parametrize("name", SHELLS)
 def test_every_login_shell_starts_the_agent(shells: Said, name: str) -> None:
-    if name not in SHELLS_HERE:
-        assert name not in ("sh", "bash")
-        pytest.skip(f"NOT TESTED: there is no {name} on this machine")
     for prefix, root in (("user", False), ("sudo", True)):
         entry = shells.answer.host(f"{prefix}-{name}")
         assert entry["error"] is None

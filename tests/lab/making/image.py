@@ -42,29 +42,33 @@ SECONDS_TO_BUILD = 400
 
 def image() -> Path:
     """The image's directory, built where it is missing. LabError says why it cannot be."""
-    own = _codename()
+    own = own_release()
     codename = os.environ.get("FLEETMEM_LAB_RELEASE") or own
     recipe = repr((RECIPE, PACKAGES, LEFT_OUT, MASKED))
     digest = hashlib.sha256(recipe.encode()).hexdigest()[:12]
-    cache = Path(os.environ.get("FLEETMEM_LAB_CACHE") or CACHE)
-    home = cache / f"{codename}-{digest}"
+    home = cache() / f"{codename}-{digest}"
     if home.exists():
         return home
     try:
-        cache.mkdir(parents=True, exist_ok=True)
-        lock = os.open(cache / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        cache().mkdir(parents=True, exist_ok=True)
+        lock = os.open(cache() / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise LabError(f"{cache}: {error.strerror}") from None
+        raise LabError(f"{cache()}: {error.strerror}") from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not home.exists():
-            _build(cache, home, codename, own)
+            _build(cache(), home, codename)
     finally:
         os.close(lock)
     return home
 
 
-def _codename() -> str:
+def cache() -> Path:
+    """Where everything lies that is built or fetched once for a machine."""
+    return Path(os.environ.get("FLEETMEM_LAB_CACHE") or CACHE)
+
+
+def own_release() -> str:
     try:
         lines = Path("/etc/os-release").read_text("utf-8").splitlines()
     except OSError:
@@ -75,8 +79,9 @@ def _codename() -> str:
     raise LabError("systemd hosts need Debian or Ubuntu: /etc/os-release names no release")
 
 
-def _sources(scratch: Path, codename: str, own: str) -> list[str]:
+def sources(scratch: Path, codename: str) -> list[str]:
     """The machine's package sources as files that the builder reads, for that release."""
+    own = own_release()
     found = []
     for number, path in enumerate(map(Path, _places())):
         copy = scratch / f"{number}{path.suffix}"
@@ -94,18 +99,18 @@ def _places() -> list[str]:
     ]
 
 
-def _build(cache: Path, home: Path, codename: str, own: str) -> None:
+def _build(place: Path, home: Path, codename: str) -> None:
     if shutil.which("mmdebstrap") is None:
         raise LabError("mmdebstrap is missing; `sh tests/lab_setup.sh mmdebstrap` installs it")
-    for old in cache.glob(f"{codename}-*"):
+    for old in place.glob(f"{codename}-*"):
         shutil.rmtree(old, ignore_errors=True)
-    scratch = Path(tempfile.mkdtemp(dir=cache, prefix=".build-"))
+    scratch = Path(tempfile.mkdtemp(dir=place, prefix=".build-"))
     root = scratch / "root"
     words = ["mmdebstrap", "--quiet", "--variant=essential", "--mode=root"]
     words += [f"--include={PACKAGES}", "--dpkgopt=force-unsafe-io"]
     words += [f"--dpkgopt=path-exclude={place}" for place in LEFT_OUT]
     words += ['--aptopt=Acquire::Languages "none"', codename, str(root)]
-    words += _sources(scratch, codename, own)
+    words += sources(scratch, codename)
     try:
         try:
             done = subprocess.run(

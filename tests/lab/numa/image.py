@@ -18,6 +18,7 @@ import tempfile
 from pathlib import Path
 
 from tests.lab.making.build import LabError
+from tests.lab.making.image import cache
 from tests.lab.numa import arch as numa_arch
 from tests.lab.numa.arch import Arch
 
@@ -85,11 +86,6 @@ class Image:
         self.initrd = home / "initrd"
         self.root = home / "root.ext4"
         self.firmware = home / "firmware"
-
-
-def cache() -> Path:
-    """Where images are kept."""
-    return Path(os.environ.get("FLEETMEM_LAB_CACHE") or "/var/cache/fleetmem-lab")
 
 
 def image(arch: Arch) -> Image:

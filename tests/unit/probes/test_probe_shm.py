@@ -6,6 +6,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from fleetmem.agent.kernel import maps as mappings
 from fleetmem.agent.page_cache import shm_scan
 from fleetmem.agent.probes import shm
@@ -51,8 +53,13 @@ ctypes.memset(at, 1, 1 << 20)
 """
 
 
-def test_a_system_v_segment() -> None:
-    running = holder(SYSTEM_V)
+IPC_OF_ITS_OWN = "import ctypes; assert ctypes.CDLL(None).unshare(0x08000000) == 0"
+
+
+@pytest.mark.parametrize("first", ["", IPC_OF_ITS_OWN], ids=["ours", "its-own"])
+def test_a_system_v_segment(first: str) -> None:
+    """Also the first segment of an ipc namespace, as a container has it: its number is 0."""
+    running = holder(first + SYSTEM_V)
     try:
         row = next(row for row in segments() if row["creator_pid"] == running.pid)
     finally:
