@@ -35,8 +35,7 @@ mount --bind "$1" "$1"
 cd "$1"
 mount -t proc proc proc
 mount --rbind /dev dev
-mount -t sysfs sysfs sys
-mount -t cgroup2 cgroup2 sys/fs/cgroup
+mount --rbind /sys sys
 mount -t tmpfs -o mode=755 tmpfs run
 mount -t tmpfs -o mode=1777 tmpfs dev/shm
 hostname fresh
