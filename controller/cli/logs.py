@@ -15,7 +15,7 @@ from fleetmem.controller.cli.kit.source import sources
 from fleetmem.controller.errors import UsageError
 from fleetmem.controller.logs.run import LogOptions
 from fleetmem.controller.logs.sources import Sources
-from fleetmem.controller.render.logs import log_lines, log_rows, troubles
+from fleetmem.controller.render.logs.logs import log_lines, log_rows, troubles
 
 _ABOUT = """Log lines of many hosts, newest first; of a unit only its newest start.
 

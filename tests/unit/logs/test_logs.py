@@ -13,7 +13,7 @@ from fleetmem.controller.logs.reading import Log, LogLine, records, rows_of
 from fleetmem.controller.logs.run import section
 from fleetmem.controller.logs.sources import Sources
 from fleetmem.controller.render.kit.line import WIDTH, plain
-from fleetmem.controller.render.logs import log_lines, log_rows, normal, troubles
+from fleetmem.controller.render.logs.logs import log_lines, log_rows, normal, troubles
 
 ROW = [1_777_856_523_000_000, 0, 77, "python3", 6, 0, 1, "hello"]
 
