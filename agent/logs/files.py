@@ -26,25 +26,25 @@ PACKED_BYTES = 24 << 20
 
 
 def read(
-    file: Optional[str], container: Optional[str], keep: Any, deadline: float
+    file: Optional[str], container: Optional[str], keep: Any, deadline: float, span: Any = None
 ) -> Union[JournalRead, str]:
     """A file's or a container's lines; of a container that is not found here, why not."""
     if file is not None:
         paths = family(file)
         if not paths:
             raise Trouble(FAILED, "there is no file %s on this host" % file, code="no_such_file")
-        return _files("file", file, paths, keep, deadline)
+        return _files("file", file, paths, keep, deadline, span)
     from fleetmem.agent.logs import container_logs
 
     assert container is not None
     paths = container_logs.files(container)
     if paths:
-        return _files("container", container, paths, keep, deadline)
+        return _files("container", container, paths, keep, deadline, span)
     started = container_logs.command(container, deadline)
     if started is None:
         return "no container runtime here has a log file or a command for it"
     running, words = started
-    lines = Lines(keep)
+    lines = Lines(keep, span)
     held: List[bytes] = []
     rest = b""
     size = 0
@@ -77,9 +77,11 @@ def _stamped(line: bytes) -> bool:
     return microseconds(line[:40].decode("utf-8", "replace").partition(" ")[0]) is not None
 
 
-def _files(kind: str, name: str, paths: List[str], keep: Any, deadline: float) -> JournalRead:
+def _files(
+    kind: str, name: str, paths: List[str], keep: Any, deadline: float, span: Any
+) -> JournalRead:
     problems: List[str] = []
-    lines = Lines(keep)
+    lines = Lines(keep, span)
     used: List[str] = []
     denied = 0
     for path in paths:
@@ -98,9 +100,11 @@ def _files(kind: str, name: str, paths: List[str], keep: Any, deadline: float) -
         except (OSError, ValueError, EOFError) as error:
             problems.append("%s: %s" % (shown, str(error)[:200]))
         used.append(shown)
-        if keep.full:
+        if keep.full or lines.early:
             break
     lines.close()
+    if span is not None and lines.scanned and not lines.dated:
+        problems.append("no line of it bears a time that is known: --since and --until do not hold")
     if denied and not used:
         raise Trouble(DENIED, problems[0])
     reading = _reading(kind, name, used, keep, lines.scanned)

@@ -28,7 +28,12 @@ class Journal:
     __slots__ = ("base", "deadline", "folder", "path", "problems")
 
     def __init__(
-        self, deadline: float, folder: Optional[str], boot: Optional[str], since: Optional[str]
+        self,
+        deadline: float,
+        folder: Optional[str],
+        boot: Optional[str],
+        since: Optional[str],
+        until: Optional[str] = None,
     ) -> None:
         path = place("journalctl")
         if path is None:
@@ -44,6 +49,8 @@ class Journal:
             self.base.append("--boot=" + boot)
         if since is not None:
             self.base.append("--since=" + since)
+        if until is not None:
+            self.base.append("--until=" + until)
 
     def start(self, fields: str, words: List[str]) -> Program:
         """journalctl with these fields and matches."""

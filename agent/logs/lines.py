@@ -9,16 +9,22 @@ if TYPE_CHECKING:
     from typing import Any, Dict, List, Optional, Tuple
 
     Part = Tuple[Optional[int], str, bytes, bool]
+    Span = Tuple[Optional[int], Optional[int]]
 
+HELD = 20_000
+"""So many lines without a time are held back until one with a time is read."""
 NOTHING: Dict[bytes, bytes] = {}
 
 
 class Lines:
     """Takes raw lines, last first, and hands whole messages to *keep*."""
 
-    __slots__ = ("_joining", "_keep", "scanned")
+    __slots__ = ("_held", "_joining", "_keep", "_span", "dated", "early", "scanned")
 
-    def __init__(self, keep: Any) -> None:
+    def __init__(self, keep: Any, span: Optional[Span] = None) -> None:
+        self._span = span
+        self._held: List[Tuple[Optional[int], Dict[bytes, bytes], bytes]] = []
+        self.dated = self.early = False
         self._keep = keep
         self._joining: Dict[str, Tuple[Optional[int], List[bytes]]] = {}
         self.scanned = 0
@@ -34,7 +40,7 @@ class Lines:
         if part is None:
             if line.endswith(b"\r"):
                 line = line[:-1]
-            return bool(self._keep.take(None, None, None, NOTHING, 0, line))
+            return self._hand(None, NOTHING, line)
         micro, stream, message, ends = part
         if not ends:
             held = self._joining.get(stream)
@@ -50,6 +56,8 @@ class Lines:
         """The oldest lines, whose beginning was awaited."""
         for stream in list(self._joining):
             self._flush(stream)
+        if self._held and not self.dated:
+            self._let_go()
 
     def _flush(self, stream: str) -> bool:
         held = self._joining.pop(stream, None)
@@ -57,7 +65,38 @@ class Lines:
             return True
         message = b"".join(reversed(held[1]))
         entry = {b"SYSLOG_IDENTIFIER": stream.encode()}
-        return bool(self._keep.take(held[0], None, None, entry, 0, message))
+        return self._hand(held[0], entry, message)
+
+    def _hand(self, micro: Optional[int], entry: Dict[bytes, bytes], message: bytes) -> bool:
+        """One whole message; false where nothing more is wanted.
+
+        A line without a time goes with the line written before it, which is read after it.
+        """
+        if self._span is None:
+            return bool(self._keep.take(micro, None, None, entry, 0, message))
+        from fleetmem.agent.logs.moments import of_line
+
+        moment = micro if micro is not None else of_line(message)
+        self._held.append((micro, entry, message))
+        if moment is None:
+            return len(self._held) < HELD or self._let_go()
+        self.dated = True
+        since, until = self._span
+        if since is not None and moment < since:
+            self._held = []
+            self.early = True
+            return False
+        if until is not None and moment > until:
+            self._held = []
+            return True
+        return self._let_go()
+
+    def _let_go(self) -> bool:
+        held, self._held = self._held, []
+        for micro, entry, message in held:
+            if not self._keep.take(micro, None, None, entry, 0, message):
+                return False
+        return True
 
 
 def docker(line: bytes) -> Optional[Part]:

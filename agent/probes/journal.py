@@ -44,11 +44,14 @@ def journal_read(
     count: int = 1,
     boot: Optional[str] = None,
     since: Optional[str] = None,
+    until: Optional[str] = None,
     grep: Optional[str] = None,
     words: Optional[Tuple[str, ...]] = None,
     before: int = 0,
     after: int = 0,
     kernel: int = 0,
+    kernel_only: bool = False,
+    kernel_words: Optional[Tuple[str, ...]] = None,
     head: int = 0,
     limit_lines: int = 10_000,
     limit_bytes: int = 16 * 1024 * 1024,
@@ -61,7 +64,10 @@ def journal_read(
     ``grep`` is a Python expression, in any case where it has no upper case; ``words`` keeps
     lines that hold one of them, digits apart. ``before`` and ``after`` add lines around a
     match. With ``head`` the beginning of each invocation is read first, that many entries,
-    and of a longer one its end beside it: an engine's start, however long ago.
+    and of a longer one its end beside it: an engine's start, however long ago. ``since`` and
+    ``until`` are journalctl's; of files and containers they hold for lines that bear a time.
+    ``kernel_only`` reads the kernel's lines alone, those with one of ``kernel_words``, or all
+    that ``grep`` lets pass.
 
     Chunks are ``{"rows": [[microseconds, invocation, pid, name, priority, kind, hit,
     message]]}``, newest first (kind 0 the unit's own, 1 its manager's, 2 the kernel's); what
@@ -75,14 +81,21 @@ def journal_read(
     if file is not None or container is not None:
         from fleetmem.agent.logs import files as log_files
 
-        found = log_files.read(file, container, keep, deadline)
+        bounds = None
+        if since is not None or until is not None:
+            from fleetmem.agent.logs.moments import span
+
+            bounds = span(since, until)
+        found = log_files.read(file, container, keep, deadline, bounds)
         if not isinstance(found, str):
             return found
         tried = found
     try:
-        return _Read(keep, deadline, directory, boot, since).run(
-            unit, user, container, invocation, count, kernel, head
-        )
+        reader = _Read(keep, deadline, directory, boot, since, until)
+        reader.kernel_words = tuple(word.encode() for word in kernel_words or ())
+        if kernel_only:
+            return reader.kernel_alone(grep is None)
+        return reader.run(unit, user, container, invocation, count, kernel, head)
     except Trouble as trouble:
         if container is None or trouble.outcome == PARTIAL:
             raise
@@ -101,16 +114,18 @@ class _Read:
         directory: Optional[str],
         boot: Optional[str],
         since: Optional[str],
+        until: Optional[str],
     ) -> None:
         from fleetmem.agent.logs.find import Journal, check
 
         self.keep = keep
-        self.journal: Journal = Journal(deadline, directory, boot, since)
+        self.journal: Journal = Journal(deadline, directory, boot, since, until)
         self.damaged, self.denied = check(directory)
         self.numbers: Dict[str, int] = {}
         self.spans: List[JournalInvocation] = []
         self.scanned = 0
         self.absent: Optional[str] = None
+        self.kernel_words: Tuple[bytes, ...] = ()
 
     def run(
         self,
@@ -260,6 +275,24 @@ class _Read:
         message = entry.get(b"MESSAGE", b"")
         return bool(self.keep.take(micro, number, entry.get(b"_PID"), entry, kind, message))
 
+    def kernel_alone(self, by_words: bool) -> JournalRead:
+        """The kernel's lines of this host, whichever unit they are about."""
+        words = self.kernel_words or KERNEL_WORDS
+        rows = 0
+        for entry in self.journal.entries("MESSAGE,PRIORITY", ["-r", "_TRANSPORT=kernel"]):
+            self.scanned += 1
+            message = entry.get(b"MESSAGE", b"")
+            if by_words and not any(word in message for word in words):
+                continue
+            stamp = entry.get(b"__REALTIME_TIMESTAMP")
+            micro = int(stamp) if stamp else None
+            entry[b"SYSLOG_IDENTIFIER"] = b"kernel"
+            if not self.keep.take(micro, None, None, entry, KERNEL, message):
+                break
+            rows += 1
+        self.keep.flush()
+        return self._answer(None, None, None, [], rows)
+
     def _kernel(self, units: List[str]) -> int:
         """The kernel's lines of the same span that tell of lost memory, GPUs or processes."""
         times = [one["first_us"] for one in self.spans] + [one["last_us"] for one in self.spans]
@@ -272,7 +305,7 @@ class _Read:
         rows = 0
         for entry in self.journal.entries("MESSAGE,PRIORITY", [*words, "_TRANSPORT=kernel"]):
             message = entry.get(b"MESSAGE", b"")
-            if any(word in message for word in KERNEL_WORDS):
+            if any(word in message for word in self.kernel_words or KERNEL_WORDS):
                 stamp = entry.get(b"__REALTIME_TIMESTAMP")
                 micro = int(stamp) if stamp else None
                 entry[b"SYSLOG_IDENTIFIER"] = b"kernel"

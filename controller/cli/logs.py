@@ -15,7 +15,7 @@ from fleetmem.controller.cli.kit.source import sources
 from fleetmem.controller.errors import UsageError
 from fleetmem.controller.logs.run import LogOptions
 from fleetmem.controller.logs.sources import Sources
-from fleetmem.controller.render.logs.logs import log_lines, log_rows, troubles
+from fleetmem.controller.render.logs.logs import Shown, log_lines, log_rows, troubles
 
 _ABOUT = """Log lines of many hosts, newest first; of a unit only its newest start.
 
@@ -24,6 +24,8 @@ make no difference. Without --unit, --file and --container the log of the proces
 the GPUs is read.
 """
 
+_AROUND = click.IntRange(0, 100)
+
 
 @click.command("logs", cls=Command, help=_ABOUT)
 @sources
@@ -31,25 +33,40 @@ the GPUs is read.
     "-g",
     "--grep",
     metavar="REGEX",
-    help="Lines that match this Python expression; without upper case in any case.",
+    help="Show only lines that match this Python regex (any case unless it has upper case).",
 )
-@option("-C", "--context", type=click.IntRange(0, 100), default=0, help="Lines around a match.")
 @option(
-    "-B", "--before", type=click.IntRange(0, 100), place="advanced", help="Lines before a match."
+    "-C", "--context", type=click.IntRange(0, 100), default=0, help="Show N lines around a match."
 )
-@option("-A", "--after", type=click.IntRange(0, 100), place="advanced", help="Lines after a match.")
+@option("-B", "--before", type=_AROUND, place="advanced", help="Show N lines before a match.")
+@option("-A", "--after", type=_AROUND, place="advanced", help="Show N lines after a match.")
 @option(
     "-n",
     "--limit",
     type=click.IntRange(1, 100_000),
     default=1000,
     show_default=True,
-    help="At most so many lines of each log, the newest.",
+    help="Show at most N newest lines per log.",
 )
-@option("--raw/--fold", "raw", default=None, help="Every line, or equal ones folded.")
-@option("--no-kernel", is_flag=True, place="advanced", help="Without the kernel's lines.")
+@option(
+    "--raw/--fold",
+    "raw",
+    default=None,
+    help="Show every event, or fold equal ones (default: fold several hosts).",
+)
+@option("--kernel", "kernel_only", is_flag=True, help="Read the kernel's lines, not a unit's.")
+@option("--oldest-first", is_flag=True, place="advanced", help="Show the oldest event first.")
+@option("--full", is_flag=True, place="advanced", help="Show long lines whole.")
+@option("--no-kernel", is_flag=True, place="advanced", help="Leave out the kernel's lines.")
 @common(hosts="optional")
-def command(common: Common, wanted: Sources, raw: bool | None, **values: Any) -> int:
+def command(
+    common: Common,
+    wanted: Sources,
+    raw: bool | None,
+    oldest_first: bool,
+    full: bool,
+    **values: Any,
+) -> int:
     """Parse, run, show; the process status."""
     options = _options(wanted, **values)
     screen = Screen(common)
@@ -58,7 +75,8 @@ def command(common: Common, wanted: Sources, raw: bool | None, **values: Any) ->
         live = Live(screen, [host.name for host in fleet.hosts], common.quiet)
         envelope, status = engine.answered(lambda: fleet.logs(options, live.on_event), live, common)
         every = len(envelope["hosts"]) == 1 or bool(options.before or options.after)
-        screen.lines(log_lines(envelope, raw=every if raw is None else raw))
+        shown = Shown(every if raw is None else raw, oldest_first, full, options.grep)
+        screen.lines(log_lines(envelope, shown))
         if common.output == "json":
             screen.data(envelope)
         else:
@@ -79,12 +97,15 @@ def _options(
     after: int | None,
     limit: int,
     no_kernel: bool,
+    kernel_only: bool,
 ) -> LogOptions:
+    if kernel_only and (wanted.named or no_kernel):
+        raise UsageError("--kernel reads the kernel's lines: leave out --unit, --file, --container")
     if grep is not None:
         try:
             re.compile(grep)
         except (re.error, RecursionError, OverflowError) as error:
-            raise UsageError(f"-g {grep!r} is no expression: {error}") from None
+            raise UsageError(f"-g {grep!r} is not a valid regex: {error}") from None
     return LogOptions(
         sources=wanted,
         grep=grep,
@@ -92,4 +113,5 @@ def _options(
         after=context if after is None else after,
         limit=limit,
         kernel=not no_kernel,
+        kernel_only=kernel_only,
     )

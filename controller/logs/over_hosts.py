@@ -82,11 +82,14 @@ async def read_sources(
     session: Session,
     sources: Sources,
     settings: FleetSettings,
+    kernel_only: bool = False,
     **options: Any,
 ) -> list[logs.Log]:
     """The host's logs that *sources* name, else those of the processes that hold its GPUs."""
     calls = sources.calls()
-    if not sources.named and sources.directory is None:
+    if kernel_only:
+        calls = [sources.of_kernel()]
+    elif not sources.named and sources.directory is None:
         found = await gather.ask(session, "engine.find")
         entry["readings"]["engine.find"] = found
         if found["reading"] is None:

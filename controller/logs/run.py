@@ -6,8 +6,10 @@ import base64
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fleetmem.controller.logs.blocks import blocks
 from fleetmem.controller.logs.over_hosts import part, read_sources
 from fleetmem.controller.logs.sources import Sources
+from fleetmem.controller.rules.kernel_words import kernel_words
 from fleetmem.controller.run.life import begin, looked
 
 if TYPE_CHECKING:
@@ -18,13 +20,18 @@ if TYPE_CHECKING:
     from fleetmem.controller.run.fanout import Phase
     from fleetmem.controller.run.settings import FleetSettings, OnEvent
 
+AROUND = (120, 60)
+"""Lines before and after a match that are read to find the event it belongs to."""
+MOST = 100_000
 KINDS = ("unit", "manager", "kernel")
 
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
     """What is asked of ``logs``. ``limit`` lines a log at most; ``grep`` is a Python expression
-    and, without upper case, means any case; ``kernel`` adds the kernel's lines of that span."""
+    and, without upper case, means any case; ``kernel`` adds the kernel's lines of that span,
+    ``kernel_only`` reads nothing else. Without ``before`` and ``after`` the whole event around a
+    match is read."""
 
     sources: Sources = field(default_factory=Sources)
     grep: str | None = None
@@ -32,6 +39,7 @@ class LogOptions:
     after: int = 0
     limit: int = 1000
     kernel: bool = True
+    kernel_only: bool = False
 
 
 async def logs(
@@ -41,21 +49,40 @@ async def logs(
 
     async def work(entry: HostEntry, session: Session, phase: Phase) -> None:
         phase("reading the log")
+        whole = options.grep is not None and not (options.before or options.after)
         read = await read_sources(
             entry,
             session,
             options.sources,
             settings,
+            kernel_only=options.kernel_only,
             grep=options.grep,
-            before=options.before,
-            after=options.after,
-            limit_lines=options.limit,
+            before=AROUND[0] if whole else options.before,
+            after=AROUND[1] if whole else options.after,
+            limit_lines=min(options.limit * 40, MOST) if whole else options.limit,
             kernel=int(options.kernel),
+            kernel_words=kernel_words(),
             count=1,
         )
-        entry["logs"] = [section(log) for log in read]
+        entry["logs"] = [_events(section(log), options.limit) if whole else section(log)
+                         for log in read]  # fmt: skip
 
     return await looked(begin("logs", hosts, settings, on_event), [part(work)])
+
+
+def _events(found: dict[str, Any], limit: int) -> dict[str, Any]:
+    """*found* without the lines that belong to no event with a match, *limit* matches at most."""
+    kept: list[dict[str, Any]] = []
+    hits = 0
+    for block in blocks(found["lines"]):
+        if not block.hit:
+            continue
+        if hits >= limit:
+            found["truncated"] = "lines"
+            break
+        hits += sum(bool(row["hit"]) for row in block.rows)
+        kept += reversed(block.rows)  # type: ignore[arg-type]
+    return {**found, "lines": kept}
 
 
 def section(log: Log) -> dict[str, Any]:

@@ -11,7 +11,7 @@ class Sources:
     """Logs on a host. Where no unit, file or container is named, the GPUs' holders name them.
 
     ``invocation`` is 0 (newest), 1, …, ``all``, an id, or None for the command's own choice;
-    ``since`` and ``boot`` are journalctl's; ``user`` owns the units; ``directory`` holds
+    ``since``, ``until`` and ``boot`` are journalctl's; ``user`` owns the units; ``directory`` holds
     journal files to read instead of the host's own.
     """
 
@@ -22,6 +22,7 @@ class Sources:
     invocation: str | None = None
     boot: str | None = None
     since: str | None = None
+    until: str | None = None
     directory: str | None = None
 
     @property
@@ -35,11 +36,11 @@ class Sources:
         for unit in self.units:
             found.append({"unit": unit, **self._scope()})
         for file in self.files:
-            found.append({"file": file})
+            found.append({"file": file, **self._span()})
         for container in self.containers:
-            found.append({"container": container})
+            found.append({"container": container, **self._span()})
         if not found and self.directory is not None:
-            found.append(_given(directory=self.directory, boot=self.boot, since=self.since))
+            found.append(_given(directory=self.directory, boot=self.boot, **self._span()))
         return found
 
     def of(self, source: dict[str, Any]) -> dict[str, Any]:
@@ -51,15 +52,25 @@ class Sources:
                 scope["user"] = source["user"]
             return {"unit": name, **scope}
         key = "file" if kind == "file" else "container"
-        return {key: name}
+        return {key: name, **self._span()}
+
+    def of_kernel(self) -> dict[str, Any]:
+        """The kernel's lines of a host, whatever runs there."""
+        return {
+            "kernel_only": True,
+            **_given(directory=self.directory, boot=self.boot, **self._span()),
+        }
+
+    def _span(self) -> dict[str, Any]:
+        return _given(since=self.since, until=self.until)
 
     def _scope(self) -> dict[str, Any]:
         return _given(
             user=self.user,
             invocation=self.invocation,
             boot=self.boot,
-            since=self.since,
             directory=self.directory,
+            **self._span(),
         )
 
 

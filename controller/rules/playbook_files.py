@@ -61,6 +61,10 @@ def problems_of(path: str) -> list[Problem]:
         yaml_nodes.check(document, _ProtectFile)
     elif "workers" in value and "playbook" not in value:
         _check_workers(document)
+    elif "kernel" in value and "playbook" not in value:
+        from fleetmem.controller.rules.kernel_words import check
+
+        check(document)
     else:
         document, _ = checking.read(path)
     return document.sorted_problems()

@@ -27,7 +27,10 @@ def invocation(value: str) -> str:
 
 def only_units(wanted: Sources) -> None:
     """UsageError where an option would say nothing of the files and containers it stands beside."""
-    for option_name in scope_options(wanted):
+    named = scope_options(wanted)
+    if wanted.invocation is not None and "--invocation" not in named:
+        named.append("--invocation")
+    for option_name in named:
         if (wanted.files or wanted.containers) and not wanted.units:
             raise UsageError(
                 f"{option_name} is about units: a file and a container have no journal here"
@@ -38,7 +41,8 @@ def scope_options(wanted: Sources) -> list[str]:
     """The options given that choose among a unit's starts and journal."""
     given = {
         "--invocation": wanted.invocation not in (None, "0", "all"),
-        "--since": wanted.since is not None,
+        "--since": wanted.since is not None and not (wanted.files or wanted.containers),
+        "--until": wanted.until is not None and not (wanted.files or wanted.containers),
         "--boot": wanted.boot is not None,
         "--user-unit-of": wanted.user is not None,
         "--directory": wanted.directory is not None,
@@ -70,6 +74,7 @@ def sources(function: Callable[..., int]) -> Any:
             invocation=values.pop("invocation"),
             boot=values.pop("boot"),
             since=values.pop("since"),
+            until=values.pop("until"),
             directory=values.pop("directory"),
         )
         only_units(wanted)
@@ -129,7 +134,13 @@ def _options() -> list[Callable[[Any], Any]]:
             "--since",
             metavar="TIME",
             place="advanced",
-            help="Only lines from then on: -2h, today, '2026-03-01 11:50'.",
+            help="Show only lines from then on: -2h, today, '2026-03-01 11:50'.",
+        ),
+        option(
+            "--until",
+            metavar="TIME",
+            place="advanced",
+            help="Show only lines up to then: -1h, '2026-03-01 12:30'.",
         ),
         option(
             "--directory",

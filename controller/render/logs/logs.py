@@ -1,36 +1,25 @@
-"""``logs``: raw lines of one host, or equal lines of many folded. Pure.
+"""``logs``: the events of one host, or equal events of many folded. Pure.
 
-Two lines are equal when only times, pids, addresses, ids and such numbers differ.
+Two events are equal when only host names, times, pids, ranks, addresses and ids differ.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from fleetmem.controller.answer.envelope import Envelope, HostEntry
 from fleetmem.controller.answer.fold import fold_hosts
-from fleetmem.controller.render.kit.line import WIDTH, Line, left, right, wrap
+from fleetmem.controller.logs.blocks import Block, blocks
+from fleetmem.controller.render.kit.line import WIDTH, Line, cells, left, right, wrap
+from fleetmem.controller.render.logs.normal import names_of, normal
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import count
 
 _HOSTS = 20
-_MOST_TEXT = 2000
-_LONGEST = 4096
-_TIMES = re.compile(
-    r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d:\d\d(?:[.,]\d{1,9})?(?:Z|[+-]\d\d:?\d\d)?"
-    r"|\d\d-\d\d \d\d:\d\d:\d\d(?:[.,]\d{1,6})?|\b\d\d:\d\d:\d\d(?:[.,]\d{1,9})?\b"
-)
-_ADDRESSES = re.compile(
-    r"0x[0-9a-fA-F]{4,16}\b|\b\d{1,3}\.\d{1,3}\.\d{1,3}\.\d{1,3}(?::\d{1,5})?\b"
-    r"|\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"
-    r"|\b(?:[0-9a-fA-F]{1,4}:){3,7}[0-9a-fA-F]{1,4}\b|\b[0-9a-f]{12,64}\b"
-)
-_PIDS = re.compile(
-    r"(?i)\b((?:pid|ppid|tid|process|port|task)(?:[= :#]{1,2}|s=))\d{1,10}\b"
-    r"|(?<=[A-Za-z0-9)])\[\d{1,10}\]"
-)
+_MOST_PIECES = 12
+"""So many screen lines of one log line are shown without ``--full``."""
 
 _LEFT_OUT = {
     "lines": "-n sets how many are shown",
@@ -39,21 +28,34 @@ _LEFT_OUT = {
 }
 
 
-def normal(text: str) -> str:
-    """*text* with times, addresses, ids and pids as ``*``: equal lines of hosts are equal."""
-    text = _TIMES.sub("*", text[:_LONGEST])
-    text = _ADDRESSES.sub("*", text)
-    return _PIDS.sub(lambda found: f"{found[1]}*" if found[1] else "[*]", text)
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """How lines are shown: ``raw`` every event, else equal ones folded; ``oldest`` turns the
+    order of events round; ``full`` cuts nothing; ``asked`` is the pattern, for an empty answer."""
+
+    raw: bool = False
+    oldest: bool = False
+    full: bool = False
+    asked: str | None = None
 
 
-def log_lines(envelope: Envelope, *, raw: bool) -> list[Line]:
-    """The screen of a ``logs`` run; *raw* shows every line, else equal ones are folded."""
+def log_lines(envelope: Envelope, shown: Shown) -> list[Line]:
+    """The screen of a ``logs`` run: events whole, the newest first unless told otherwise."""
     entries = envelope["hosts"]
-    lines = _raw(entries) if raw else _folded(entries)
-    lines += troubles(entries)
+    lines = _raw(entries, shown) if shown.raw else _folded(entries, shown)
+    if any(text.endswith("…") for line in lines for text, _ in line) and not shown.full:
+        lines.append((("… more of these lines: --full shows them whole", "dim"),))
     if not lines:
-        lines.append((("no line", "dim"),))
-    return lines
+        lines.append(((_nothing(entries, shown), "dim"),))
+    return lines + troubles(entries)
+
+
+def _nothing(entries: list[HostEntry], shown: Shown) -> str:
+    scanned = [one["scanned"] for entry in entries for one in sections(entry) if one["scanned"]]
+    looked = f" among {sum(scanned):,} that were read".replace(",", " ") if scanned else ""
+    if shown.asked is not None:
+        return f"no line matches {safe(shown.asked)!r}{looked}"
+    return f"no line{looked}"
 
 
 def sections(entry: HostEntry) -> list[dict[str, Any]]:
@@ -62,15 +64,19 @@ def sections(entry: HostEntry) -> list[dict[str, Any]]:
     return found
 
 
-def _raw(entries: list[HostEntry]) -> list[Line]:
+def _raw(entries: list[HostEntry], shown: Shown) -> list[Line]:
     lines: list[Line] = []
     several = len(entries) > 1
     for entry in entries:
         for section in sections(entry):
+            found = blocks(section["lines"])
+            if not found:
+                continue
             head = f"{safe(entry['host'])}  {safe(section['name'])}{_which(section)}"
             lines += [((head, "bold"),)]
-            for row in section["lines"]:
-                lines.append(_row(row, entry["host"] if several else None))
+            for block in reversed(found) if shown.oldest else found:
+                for row in block.rows:
+                    lines += _row(row, entry["host"] if several else None, shown)
     return lines
 
 
@@ -84,56 +90,87 @@ def _which(section: Mapping[str, Any]) -> str:
     return f" · {safe(section['files'][0])}" if section["files"] else ""
 
 
-def _row(row: Mapping[str, Any], host: str | None) -> Line:
+def _row(row: Mapping[str, Any], host: str | None, shown: Shown) -> list[Line]:
     stamp = str(row["time"] or "")[5:19].replace("T", " ")
     who = f"{row['name'] or ''}[{row['pid']}]" if row["pid"] else str(row["name"] or "")
-    style = "dim" if not row["hit"] else "bad" if (row["priority"] or 6) <= 3 else ""
     head = f"{left(stamp, 14)} " if stamp else ""
     if host is not None:
         head = f"{safe(host)}  {head}"
     if who:
         head += f"{safe(who, 40)} "
-    return ((head, "dim"), (safe(row["message"], _MOST_TEXT), style))
+    said = _pieces(row, WIDTH - min(cells(head), 40), shown)
+    lines: list[Line] = [((head, "dim"), (said[0], _style(row)))]
+    lines += [((" " * min(cells(head), 40), ""), (piece, _style(row))) for piece in said[1:]]
+    return lines
 
 
-def _folded(entries: list[HostEntry]) -> list[Line]:
-    found: dict[str, dict[str, Any]] = {}
+def _style(row: Mapping[str, Any]) -> str:
+    return "dim" if not row["hit"] else "bad" if (row["priority"] or 6) <= 3 else ""
+
+
+def _pieces(row: Mapping[str, Any], room: int, shown: Shown) -> list[str]:
+    """A message on as many screen lines as it needs; what is left out ends in an ellipsis."""
+    text = safe(row["message"])
+    lead = len(text) - len(text.lstrip(" "))
+    found = [" " * min(lead, 20) + piece for piece in wrap(text.strip(), max(room - lead, 20))]
+    if not shown.full and len(found) > _MOST_PIECES:
+        found = [*found[: _MOST_PIECES - 1], found[_MOST_PIECES - 1][: room - 1] + "…"]
+    return found
+
+
+def _folded(entries: list[HostEntry], shown: Shown) -> list[Line]:
+    names = names_of(entry["host"] for entry in entries)
+    found: dict[tuple[str, ...], dict[str, Any]] = {}
     for entry in entries:
         for section in sections(entry):
-            for row in section["lines"]:
-                if not row["hit"]:
+            for block in blocks(section["lines"]):
+                if not block.hit:
                     continue
-                group = found.setdefault(
-                    normal(row["message"]), {"hosts": {}, "count": 0, "newest": row}
-                )
+                key = tuple(normal(row["message"], names) for row in block.rows)
+                group = found.setdefault(key, {"hosts": {}, "count": 0, "newest": block})
                 group["hosts"][entry["host"]] = None
                 group["count"] += 1
-                if (row["time"] or "") > (group["newest"]["time"] or ""):
-                    group["newest"] = row
+                if (block.newest["time"] or "") > (group["newest"].newest["time"] or ""):
+                    group["newest"] = block
     if not found:
         return []
-    groups = sorted(found.values(), key=lambda one: one["newest"]["time"] or "", reverse=True)
-    head = f"{'LINES':>6}  {left('HOSTS', _HOSTS)} {left('NEWEST', 14)} LINE"
+    groups = sorted(
+        found.values(),
+        key=lambda one: one["newest"].newest["time"] or "",
+        reverse=not shown.oldest,
+    )
+    head = f"{'TIMES':>6}  {left('HOSTS', _HOSTS)} {left('NEWEST', 14)} LINE"
     lines: list[Line] = [((head, "dim"),)]
     for group in groups:
-        names = wrap(safe(fold_hosts(group["hosts"])), _HOSTS)
-        row = group["newest"]
-        stamp = str(row["time"] or "")[5:19].replace("T", " ")
-        style = "bad" if (row["priority"] or 6) <= 3 else ""
-        said = wrap(safe(row["message"], _MOST_TEXT), WIDTH - _HOSTS - 24)[:3]
-        for number in range(max(len(names), len(said))):
-            first = number == 0
-            lines.append(
-                (
-                    (right(str(group["count"]) if first else "", 6) + "  ", ""),
-                    (left(names[number] if number < len(names) else "", _HOSTS) + " ", ""),
-                    (left(stamp if first else "", 14) + " ", "dim"),
-                    (said[number] if number < len(said) else "", style),
-                )
-            )
+        lines += _group(group, shown)
     total = sum(group["count"] for group in groups)
     hosts = {host for group in groups for host in group["hosts"]}
-    lines.append(((f"{count(total, 'line')} of {count(len(hosts), 'host')}, newest first", "dim"),))
+    order = "oldest first" if shown.oldest else "newest first"
+    lines.append(((f"{count(total, 'event')} of {count(len(hosts), 'host')}, {order}", "dim"),))
+    return lines
+
+
+def _group(group: Mapping[str, Any], shown: Shown) -> list[Line]:
+    names = wrap(safe(fold_hosts(group["hosts"])), _HOSTS)
+    block: Block = group["newest"]
+    stamp = str(block.newest["time"] or "")[5:19].replace("T", " ")
+    said = [
+        (piece, _style(row))
+        for row in block.rows
+        for piece in _pieces(row, WIDTH - _HOSTS - 24, shown)
+    ]
+    lines: list[Line] = []
+    for number in range(max(len(names), len(said))):
+        first = number == 0
+        piece, style = said[number] if number < len(said) else ("", "")
+        lines.append(
+            (
+                (right(str(group["count"]) if first else "", 6) + "  ", ""),
+                (left(names[number] if number < len(names) else "", _HOSTS) + " ", ""),
+                (left(stamp if first else "", 14) + " ", "dim"),
+                (piece, style),
+            )
+        )
     return lines
 
 

@@ -13,7 +13,8 @@ from fleetmem.controller.logs.reading import Log, LogLine, records, rows_of
 from fleetmem.controller.logs.run import section
 from fleetmem.controller.logs.sources import Sources
 from fleetmem.controller.render.kit.line import WIDTH, plain
-from fleetmem.controller.render.logs.logs import log_lines, log_rows, normal, troubles
+from fleetmem.controller.render.logs.logs import Shown, log_lines, log_rows, troubles
+from fleetmem.controller.render.logs.normal import normal
 
 ROW = [1_777_856_523_000_000, 0, 77, "python3", 6, 0, 1, "hello"]
 
@@ -111,13 +112,13 @@ def test_equal_lines_of_many_hosts_are_one_row_and_troubles_are_folded() -> None
         entries.append(new_host(f"gpu-{number}", "unreachable"))
         entries[-1]["error"] = {"code": "connect_timeout", "message": "after 5 s", "hint": None}
     envelope = new_envelope(new_run("logs"), [one["host"] for one in entries], entries)
-    text = [plain(one) for one in log_lines(envelope, raw=False)]
+    text = [plain(one) for one in log_lines(envelope, Shown())]
     assert text[1].split() == ["5", "gpu-[1-5]", "01-01", "00:00:25", "worker", "pid=5", "died"]
     assert any("gpu-[6-7]" in row and "connect_timeout" in row for row in text)
     rows = log_rows(envelope)
     assert [row["host"] for row in rows] == [f"gpu-{n}" for n in range(1, 6)]
     assert rows[0]["invocation"] == "b" * 32
-    raw = [plain(one) for one in log_lines(envelope, raw=True)]
+    raw = [plain(one) for one in log_lines(envelope, Shown(raw=True))]
     assert sum("died" in row for row in raw) == 5
 
 
@@ -126,7 +127,7 @@ def test_remote_text_is_harmless_on_the_screen() -> None:
     entry["logs"] = [section(log(line(1, "a\x1b[2Jb\r\u202e", 0)))]  # type: ignore[typeddict-unknown-key]
     envelope = new_envelope(new_run("logs"), ["gpu-1"], [entry])
     for raw in (True, False):
-        text = "".join(plain(one) for one in log_lines(envelope, raw=raw))
+        text = "".join(plain(one) for one in log_lines(envelope, Shown(raw=raw)))
         assert "\x1b" not in text
         assert "\u202e" not in text
         assert "\\x1b[2Jb" in text
@@ -137,7 +138,7 @@ def test_sources_become_calls() -> None:
     assert wanted.calls() == [
         {"unit": "a", "user": "ops", "invocation": "1", "since": "-2h"},
         {"unit": "b", "user": "ops", "invocation": "1", "since": "-2h"},
-        {"file": "/x"},
+        {"file": "/x", "since": "-2h"},
     ]
     assert Sources(directory="/j", invocation="0").calls() == [{"directory": "/j"}]
     found = {"kind": "user_unit", "name": "v.service", "user": "1000"}
