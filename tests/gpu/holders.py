@@ -9,8 +9,9 @@ process that asked is gone, or after ``LIFE_SECONDS``.
 A holder's orders (JSON): ``name``, ``gpu``, ``device_mib``, ``pinned_mib``, ``ignore_term``,
 ``title``, ``fork`` (a child that never calls CUDA), ``exports`` and ``imports`` (a name, CUDA
 IPC), ``leader_exits``, ``nccl`` (rank, world, port), ``registered_mib`` (ordinary memory that
-is pinned afterwards), ``managed_mib`` with ``managed_on`` cpu or gpu (who touches it), ``kind``:
-cuda, cuinit or nvml.
+is pinned afterwards), ``managed_mib`` with ``managed_on`` cpu or gpu (who touches it),
+``hands_mib`` with ``hands_to`` (memory whose exported handle that keeper gets), ``kind``: cuda,
+cuinit, nvml or keeper (no CUDA of its own, only what was handed to it).
 """
 
 from __future__ import annotations
@@ -24,6 +25,11 @@ import sys
 import threading
 import time
 from typing import Any
+
+try:
+    from tests.gpu import exported
+except ImportError:  # run as a program: its folder is on the path
+    import exported  # type: ignore[no-redef,import-not-found,unused-ignore]
 
 LIFE_SECONDS = 560.0
 PINNED_CHUNK_MIB = 1024
@@ -181,6 +187,10 @@ class _Holder:
     def _cuinit(self) -> None:
         _cuda("cuInit", 0)
 
+    def _keeper(self) -> None:
+        path = os.path.join(self.folder, self.spec["name"] + ".sock")
+        self.kept.append(exported.receive(path))
+
     def _cuda(self) -> None:
         import torch  # type: ignore[import-not-found,unused-ignore]
 
@@ -193,6 +203,11 @@ class _Holder:
         if spec.get("device_mib"):
             size = spec["device_mib"] << 20
             self.kept.append(torch.empty(size, dtype=torch.uint8, device=device))
+        if spec.get("hands_mib"):
+            handle, descriptor = exported.create(spec["hands_mib"] << 20, spec.get("gpu", 0))
+            exported.hand_over(os.path.join(self.folder, spec["hands_to"] + ".sock"), descriptor)
+            os.close(descriptor)
+            self.kept.append(handle)
         if spec.get("exports"):
             self._export(self.kept[-1].data_ptr())
         if spec.get("imports"):

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.gpu import look, ssh_server
+from tests.gpu.engine_rows import engine_rows
 from tests.gpu.memory_rows import Row, memory_rows
 from tests.gpu.product import Product
 from tests.gpu.scenes import scenes
@@ -45,6 +46,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--out", default="gpu-results", help="where the results go")
     parser.add_argument("--sshd", type=Path, help="folder with sshd and lib/ to use")
     parser.add_argument("--only", help="rows to run, joined by commas; memory is the first table")
+    parser.add_argument("--engine", type=Path, help="folder from which vllm can be imported")
     parser.add_argument("--pinned-gib", type=int, default=48, help="most host memory to pin")
     parser.add_argument("--seconds", type=float, default=520.0, help="for everything")
     parser.add_argument(
@@ -78,6 +80,8 @@ def _work(folder: Path, out: Path, args: argparse.Namespace, began: float) -> in
         wanted = set(args.only.split(",")) if args.only else None
         memory = memory_rows(bench, totals) if wanted is None or "memory" in wanted else []
         results = [idle, *_trials(bench, totals, wanted, args, began)]
+        if args.engine is not None:
+            results += engine_rows(bench, args.engine, len(totals))
         observations = observe(bench)
     finally:
         if stage is not None:

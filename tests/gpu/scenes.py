@@ -77,7 +77,7 @@ def scenes(totals_mib: Sequence[int], pinned_gib: int, port: int) -> list[Scene]
         found.append(_plain("19b", "60 GiB and 16 GiB pinned", gib(60), 16))
     if pinned_gib >= 48:
         found.append(_plain("19c", "60 GiB and 48 GiB pinned", gib(60), 48, seconds=120))
-    found += [_managed(gib(4), gib(8)), _managed_heir(gib(4))]
+    found += [_managed(gib(4), gib(8)), _managed_heir(gib(4)), _exported(gib(4))]
     found.append(_incident("incident 1", totals_mib[:1], pinned_gib, port))
     if len(totals_mib) > 1:
         found.append(_incident("incident", totals_mib, pinned_gib, port))
@@ -230,6 +230,23 @@ def _managed_heir(mib: int) -> Scene:
         kill_first=("parent",),
         steps=(Step((), "reclaimed", gone=("parent.child",)),),
         ends=("parent.child",),
+    )
+
+
+def _exported(mib: int) -> Scene:
+    return Scene(
+        row="exported",
+        about="exported handle kept by a process without CUDA, its maker dead",
+        holders=[
+            {"name": "keeper", "kind": "keeper", "ignore_term": False},
+            {"name": "maker", "hands_mib": mib, "hands_to": "keeper"},
+        ],
+        classes={"keeper": "in_use"},
+        default="cannot_attribute",
+        kill_first=("maker",),
+        steps=(Step(("--pid", "{keeper}"), "reclaimed", gone=("keeper",)),),
+        ends=("keeper",),
+        alone=True,
     )
 
 
