@@ -36,19 +36,11 @@ class Child:
 
     @classmethod
     def start(cls, name: str, closed: List[int], body: Callable[..., None], *args: Any) -> Child:
-        """Fork a child that runs ``body(input, output, *args)`` and ends; OSError where there is
-        no room for one more process or pipe, and then nothing was started."""
+        """Fork a child that runs ``body(input, output, *args)`` and ends."""
         output, output_child = os.pipe()
-        pipes = [output, output_child]
+        input_child, input_ = os.pipe()
         parent = os.getpid()
-        try:
-            input_child, input_ = os.pipe()
-            pipes += [input_child, input_]
-            pid = os.fork()
-        except OSError:
-            for number in pipes:
-                os.close(number)
-            raise
+        pid = os.fork()
         if pid == 0:
             try:
                 for number in [*closed, output, input_]:

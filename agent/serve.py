@@ -204,18 +204,7 @@ class _Server:
             self._next(self.shared[share])
             return
         title = "fleetmem-act" if row.action else "fleetmem-call"
-        try:
-            child = Child.start(title, self._closed_in_children(), run_once, message)
-        except OSError as error:
-            self._not_started(message, error)
-            return
-        self._adopt(child, message)
-
-    def _not_started(self, call: Dict[str, Any], error: OSError) -> None:
-        """This host has no room for one more process: nothing of the call was begun."""
-        self.answer(
-            call, FAILED, "no_processes", "no process could be started: %s" % error.strerror
-        )
+        self._adopt(Child.start(title, self._closed_in_children(), run_once, message), message)
 
     def _closed_in_children(self) -> List[int]:
         lock = [] if self.lock is None else [self.lock]
@@ -238,11 +227,7 @@ class _Server:
                 continue
             if shared.child is None:
                 name = "fleetmem-nvml" if shared.name == _NVML else "fleetmem-call"
-                try:
-                    shared.child = Child.start(name, self._closed_in_children(), run_session)
-                except OSError as error:
-                    self._not_started(call, error)
-                    continue
+                shared.child = Child.start(name, self._closed_in_children(), run_session)
                 self._adopt(shared.child, call)
             else:
                 shared.child.take(call)

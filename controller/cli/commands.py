@@ -17,6 +17,7 @@ COMMANDS = {
     "diff": ("diff", "Show what changed between two recorded snapshots."),
     "run": ("run", "Read what a playbook needs on every host, and judge it."),
     "playbooks": ("playbooks", "List playbooks, show one, or check playbook files."),
+    "gate": ("gate", "Wait in front of a start until GPU memory is free, or name its holder."),
     "hosts": ("hosts", "Show what a selector resolves to; --check connects."),
     "runs": ("runs", "List recorded runs, or show one again."),
     "config": ("config", "Show the settings in force and where they come from."),

@@ -25,7 +25,7 @@ from fleetmem.controller.contact import payload_cache
 from fleetmem.controller.contact.parts import Part, Payload
 
 AGENT = Path(fleetmem.agent.__file__).parent
-LEFT_OUT = ("shapes", "boot")
+LEFT_OUT = ("shapes", "boot", "gate")
 CORE = (
     *("stage0", "guard", "serve", "calls", "ledger", "declare"),
     *("probes.host", "probes.gpu", "probes.holders", "probes.processes", "actions.signal"),
@@ -74,23 +74,23 @@ def pack(name: str, modules: dict[str, str]) -> Part:
     return Part(name, digest, len(content), zlib.compress(content, 9))
 
 
-def agent_modules() -> dict[str, str]:
-    """Sources of the agent by module name."""
+def agent_modules(left_out: tuple[str, ...] = LEFT_OUT) -> dict[str, str]:
+    """Sources of the agent by module name, without the modules and rooms *left_out*."""
     modules = {"fleetmem.__init__": ""}
     for path in sorted(AGENT.rglob("*.py")):
         name = ".".join(path.relative_to(AGENT).with_suffix("").parts)
-        if name.split(".")[0] not in LEFT_OUT:
+        if name.split(".")[0] not in left_out:
             modules[f"fleetmem.agent.{name}"] = plain(path.read_text("utf-8"))
     return modules
 
 
-def needed(modules: dict[str, str]) -> set[str]:
-    """What the runtime and a survey load: CORE and whatever those import, late imports too.
+def needed(modules: dict[str, str], first: tuple[str, ...] = CORE) -> set[str]:
+    """What *first* (the runtime and a survey) loads: those and all they import, late ones too.
 
     The rest is a part of its own, which a host verifies and loads only when it is asked for.
     """
     found = {name for name in modules if name.endswith(".__init__")}
-    queue = [f"fleetmem.agent.{name}" for name in CORE]
+    queue = [f"fleetmem.agent.{name}" for name in first]
     while queue:
         name = queue.pop()
         if name in found or name not in modules:
