@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fleetmem.controller.reclaim.rules import protection, rules
+from fleetmem.controller.reclaim.law.rules import protection, rules
 
 if TYPE_CHECKING:
     from fleetmem.controller.reclaim.classify import Classified

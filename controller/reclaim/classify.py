@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from fleetmem.controller.reclaim.law.classes import Judged, Judgement, judge
 from fleetmem.controller.reclaim.law.heirs import Ambiguity, Heirs, heirs
 from fleetmem.controller.reclaim.law.known import Known
-from fleetmem.controller.reclaim.rules import Rules, engine, protection
+from fleetmem.controller.reclaim.law.rules import Rules, engine, protection
 from fleetmem.controller.reclaim.survey import (
     Survey,
     descends_from,

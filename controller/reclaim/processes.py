@@ -16,8 +16,8 @@ from fleetmem.controller.reclaim.classify import classify
 from fleetmem.controller.reclaim.climb import Climb
 from fleetmem.controller.reclaim.join import to_survey
 from fleetmem.controller.reclaim.ladder import climb
+from fleetmem.controller.reclaim.law.rules import rules
 from fleetmem.controller.reclaim.plan import make_plan, refuse_expired
-from fleetmem.controller.reclaim.rules import rules
 from fleetmem.controller.reclaim.section import section
 from fleetmem.controller.reclaim.verdict import (
     PINNED_AFTER_SECONDS,

@@ -8,9 +8,9 @@ import pytest
 
 from fleetmem.controller.answer.envelope import new_host
 from fleetmem.controller.reclaim.classify import classify
+from fleetmem.controller.reclaim.law.rules import rules
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.reclaim.plan import make_plan
-from fleetmem.controller.reclaim.rules import rules
 from fleetmem.controller.reclaim.section import section
 from fleetmem.controller.reclaim.verdict import planned
 from fleetmem.controller.render.reclaim.verdict_text import text_of

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fleetmem.controller.reclaim.classify import Ambiguity, classify
-from fleetmem.controller.reclaim.rules import engine, rules
+from fleetmem.controller.reclaim.law.rules import engine, rules
 from tests.unit.reclaim.reclaim_world import (
     GIB,
     facts,

@@ -15,9 +15,9 @@ from fleetmem.controller.reclaim import ladder
 from fleetmem.controller.reclaim.classify import classify
 from fleetmem.controller.reclaim.climb import Climb
 from fleetmem.controller.reclaim.ladder import climb
+from fleetmem.controller.reclaim.law.rules import rules
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.reclaim.plan import make_plan
-from fleetmem.controller.reclaim.rules import rules
 from fleetmem.controller.reclaim.survey import Survey
 from tests.unit.reclaim.reclaim_world import (
     GIB,

@@ -13,9 +13,9 @@ from fleetmem.controller.answer.envelope import new_host
 from fleetmem.controller.errors import StalePlan, UsageError
 from fleetmem.controller.reclaim.classify import classify
 from fleetmem.controller.reclaim.ladder import topmost
+from fleetmem.controller.reclaim.law.rules import rules
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.reclaim.plan import Plan, expected_seconds, make_plan, refuse_expired
-from fleetmem.controller.reclaim.rules import rules
 from fleetmem.controller.reclaim.section import section
 from fleetmem.controller.reclaim.survey import Survey
 from fleetmem.controller.reclaim.verdict import planned

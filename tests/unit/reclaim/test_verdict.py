@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from fleetmem.controller.answer.envelope import VERDICTS, Verdict
 from fleetmem.controller.reclaim.classify import classify
+from fleetmem.controller.reclaim.law.rules import rules
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.reclaim.plan import Plan, make_plan
-from fleetmem.controller.reclaim.rules import rules
 from fleetmem.controller.reclaim.survey import Survey
 from fleetmem.controller.reclaim.verdict import (
     ADVICE,

@@ -6,9 +6,9 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from fleetmem.controller.reclaim.classify import classify
+from fleetmem.controller.reclaim.law.rules import rules
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.reclaim.plan import make_plan
-from fleetmem.controller.reclaim.rules import rules
 from tests.unit.reclaim.stories.reading import survey
 from tests.unit.reclaim.stories.tales import tell
 
