@@ -5,13 +5,14 @@ from __future__ import annotations
 import hashlib
 import json
 import secrets
-from dataclasses import asdict, dataclass, fields, replace
+from dataclasses import asdict, dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller import errors
 from fleetmem.controller.hosts import gpu_scope
 from fleetmem.controller.reclaim.bound import make_bound
+from fleetmem.controller.reclaim.options import ReclaimOptions
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from fleetmem.agent.shapes import GpuDevices
     from fleetmem.controller.reclaim.bound import Bound
     from fleetmem.controller.reclaim.classify import Ambiguity, Classified, Member
-    from fleetmem.controller.reclaim.options import ReclaimOptions
     from fleetmem.controller.reclaim.survey import Survey
 
 LIFETIME = timedelta(minutes=15)
@@ -29,6 +29,10 @@ UNPIN_BYTES_PER_SECOND = 6.5 * (1 << 30)
 RELEASE_BYTES_PER_SECOND = 2000 * (1 << 30)
 """From SIGKILL on an H200 with driver 580: 0.15-0.19 s for 60 GiB of device memory, pinned
 host memory at 6.5-7 GiB/s (docs/gpu-h200.md)."""
+
+
+SCOPE = ("gpu", "pids", "user", "units", "containers", "override_protected")
+"""Options that say whom a plan may reach; on one host nothing else does."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +57,11 @@ class Spared:
 
 @dataclass(frozen=True)
 class Plan:
-    """Everything a reclaim of one host would do, pinned to identities, boot and epoch."""
+    """Everything a reclaim of one host would do, pinned to identities, boot and epoch.
+
+    ``chosen`` is the scope it was made under, with JSON's own types. ``agreed`` is the
+    plan that was agreed to, where this is that one judged again: its document stays that one's.
+    """
 
     id: str
     created: datetime
@@ -66,6 +74,15 @@ class Plan:
     ambiguous: tuple[Ambiguity, ...]
     expect_seconds: float
     absent: tuple[str, ...] = ()
+    chosen: Mapping[str, Any] = field(default_factory=dict)
+    agreed: Plan | None = None
+
+    @property
+    def options(self) -> ReclaimOptions:
+        """The scope it was made under, as options."""
+        return ReclaimOptions(
+            **{k: tuple(v) if isinstance(v, list) else v for k, v in self.chosen.items()}
+        )
 
     @property
     def expires(self) -> datetime:
@@ -84,6 +101,8 @@ class Plan:
     @property
     def document(self) -> dict[str, Any]:
         """The whole plan as JSON data: what the hash covers and a plan file keeps."""
+        if self.agreed is not None:
+            return self.agreed.document
         return {
             "id": self.id,
             "created": self.created.isoformat(),
@@ -108,6 +127,7 @@ class Plan:
             ],
             "expect_seconds": self.expect_seconds,
             "absent": list(self.absent),
+            "chosen": dict(self.chosen),
         }
 
     @property
@@ -119,7 +139,7 @@ class Plan:
 
 def _as_data(member: Member) -> dict[str, Any]:
     """A member with JSON's own types, so that it is the same after a file."""
-    data = {field.name: getattr(member, field.name) for field in fields(member)}
+    data = {one.name: getattr(member, one.name) for one in fields(member)}
     data["held"] = {str(gpu): size for gpu, size in member.held.items()}
     data["parts"] = [list(part) for part in member.parts]
     return {key: list(value) if isinstance(value, tuple) else value for key, value in data.items()}
@@ -180,7 +200,14 @@ def make_plan(
         ambiguous=tuple(row for row in classified.ambiguous if row.gpu in scope),
         expect_seconds=expected_seconds([t.member for t in targets]),
         absent=absent,
+        chosen=_chosen(options),
     )
+
+
+def _chosen(options: ReclaimOptions) -> dict[str, Any]:
+    """The scope of one host with JSON's own types."""
+    kept = {name: getattr(options, name) for name in SCOPE}
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in kept.items()}
 
 
 def expected_seconds(members: list[Member]) -> float:

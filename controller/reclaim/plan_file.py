@@ -19,7 +19,7 @@ from fleetmem.controller.errors import PlanInvalid
 from fleetmem.controller.reclaim.bound import Baseline, Bound
 from fleetmem.controller.reclaim.classify import Ambiguity, Member
 from fleetmem.controller.reclaim.options import ReclaimOptions
-from fleetmem.controller.reclaim.plan import Plan, Spared, Target
+from fleetmem.controller.reclaim.plan import SCOPE, Plan, Spared, Target
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,7 +128,23 @@ def _plan(row: dict[str, Any]) -> Plan:
         ),
         expect_seconds=float(row["expect_seconds"]),
         absent=tuple(str(text) for text in row["absent"]),
+        chosen=_chosen(row["chosen"]),
     )
+
+
+def _chosen(row: dict[str, Any]) -> dict[str, Any]:
+    """The scope; ValueError for what no scope option can be."""
+    if set(row) != set(SCOPE):
+        raise ValueError("its scope has other options than this version's")
+    for name, value in row.items():
+        if name in ("gpu", "user"):
+            fits = value is None or isinstance(value, str)
+        else:
+            kind = str if name in ("units", "containers") else int
+            fits = isinstance(value, list) and all(type(one) is kind for one in value)
+        if not fits:
+            raise ValueError(f"its scope has no such {name}: {value!r}")
+    return row
 
 
 def _member(row: dict[str, Any]) -> Member:

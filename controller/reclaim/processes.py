@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -12,6 +13,7 @@ from fleetmem.controller.answer.fold import fold_numbers
 from fleetmem.controller.contact import gather
 from fleetmem.controller.hosts import gpu_scope
 from fleetmem.controller.reclaim import baseline
+from fleetmem.controller.reclaim.agreed import judged_again
 from fleetmem.controller.reclaim.classify import classify
 from fleetmem.controller.reclaim.climb import Climb
 from fleetmem.controller.reclaim.join import to_survey
@@ -37,6 +39,8 @@ if TYPE_CHECKING:
     from fleetmem.controller.run.life import Life
 
 _LADDER_SLACK_SECONDS = 60.0
+FRESH_SECONDS = 3.0
+"""Older readings are taken again before anything is signalled."""
 
 
 @dataclass
@@ -48,6 +52,7 @@ class Processes:
     stored: Mapping[str, Plan] | None = None
     surveys: dict[str, Survey] = field(default_factory=dict)
     climbs: dict[str, Climb] = field(default_factory=dict)
+    read_at: dict[str, float] = field(default_factory=dict)
 
     async def plan(self, seat: Seat, session: Session, phase: Phase) -> HostEnd:
         """Read all that a judgement needs, and plan."""
@@ -67,8 +72,9 @@ class Processes:
         if self.stored is None:
             seat.plan = make_plan(survey, members, self.options.on_host(name), recorded)
         else:
-            seat.plan = self.stored[name]
-            _refuse_stale(seat.plan, survey)
+            _refuse_stale(self.stored[name], survey)
+            seat.plan = judged_again(self.stored[name], survey, members, recorded)
+        self.read_at[name] = time.monotonic()
         self._show_plan(seat)
 
     def _show_plan(self, seat: Seat) -> None:
@@ -107,8 +113,11 @@ class Processes:
 
     async def apply(self, seat: Seat, turn: Turn) -> HostEnd:
         """Climb as far as needed and allowed, and verify."""
-        name, plan = seat.host.name, seat.plan
-        survey = self.surveys[name]
+        name = seat.host.name
+        if seat.has_targets and time.monotonic() - self.read_at[name] > FRESH_SECONDS:
+            turn.phase("reading again")
+            await self._judge_again(seat, turn.session)
+        plan, survey = seat.plan, self.surveys[name]
         run = self.climbs[name] = Climb(
             host=name,
             session=turn.session,
@@ -126,6 +135,15 @@ class Processes:
         seat.entry["reclaim"] = section(plan, survey, rows, run.rungs)
         seat.entry["readings"] = run.readings or seat.entry["readings"]
         return self._end(seat)
+
+    async def _judge_again(self, seat: Seat, session: Session) -> None:
+        """While somebody thought about the plan, somebody else may have come to want it."""
+        name = seat.host.name
+        seat.entry["readings"] = dict(await gather.readings(session))
+        with gather.judging(name):
+            survey = self.surveys[name] = to_survey(seat.entry["readings"])
+            recorded = baseline.recorded(self.life.history, name, survey)
+            seat.plan = judged_again(seat.plan, survey, classify(survey, rules()), recorded)
 
     def left_open(self, seat: Seat, why: str) -> None:
         """A climb that did not come to its end: whatever it signalled, the rest is unknown."""
