@@ -111,7 +111,8 @@ class Link(TypedDict):
 
     ``kind``: ``parent`` (*other* is the parent of *pid*), ``session`` and ``group`` (*other*
     leads it, and is another process), ``tracer``, ``fork`` (both share an open file of the
-    driver, or their layout), ``pipe``, ``unix`` (also socket pairs), ``tcp``.
+    driver, or their layout; rows enough to connect all that do), ``pipe``, ``unix`` (also
+    socket pairs), ``tcp``.
 
     ``where`` the other end is: ``here`` (*other* is set); ``nobody`` (a positive finding: a
     dead leader, a pipe without another end, a socket whose peer has closed; of ``parent``:

@@ -105,6 +105,7 @@ Target = TypedDict(
         "why": NotRequired[str | None],
         "owner": NotRequired[str | None],
         "age_seconds": NotRequired[float | None],
+        "consequences": NotRequired[list[str]],
     },
 )
 """A process that the plan would signal. ``conditional`` ones only in the ``heirs`` rung."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fleetmem.controller.reclaim.law.classes import Judged, Judgement, judge
+from fleetmem.controller.reclaim.law.consequences import consequences, serves
 from fleetmem.controller.reclaim.law.heirs import Ambiguity, Heirs, heirs
 from fleetmem.controller.reclaim.law.known import Known
 from fleetmem.controller.reclaim.law.rules import Rules, engine, protection
@@ -40,7 +41,8 @@ class Member:
     was forked from; ``akin`` live holders of which one has forked it, where no ancestor says
     which; ``heir_of`` the dead pids whose files it has; ``may_hold`` GPUs where it may have
     memory that no list names; ``family_gpus`` GPUs that members of its family hold, where it
-    is left over with them; ``parts`` MIG instances as (GPU index, gi, ci).
+    is left over with them; ``parts`` MIG instances as (GPU index, gi, ci);
+    ``consequences`` say what ending it means where somebody may want it.
     """
 
     process: Identity
@@ -57,6 +59,7 @@ class Member:
     may_hold: tuple[int, ...] = ()
     family_gpus: tuple[int, ...] = ()
     parts: tuple[tuple[int, int | None, int | None], ...] = ()
+    consequences: tuple[str, ...] = ()
 
     @property
     def pid(self) -> int:
@@ -127,6 +130,7 @@ def classify(survey: Survey, rules: Rules) -> Classified:
         return protection(survey.processes[pid], agent, rules) is not None
 
     found = heirs(survey, known, judged.families, judged.abandoned, protected)
+    parts, served = _parts(survey), _served(known, judged)
     members = {}
     for pid, process in survey.processes.items():
         if pid not in survey.holders and pid not in survey.listed_pids():
@@ -145,12 +149,10 @@ def classify(survey: Survey, rules: Rules) -> Classified:
             akin=() if pid in found.found else found.kin.get(pid, ()),
             engine=engine(process, rules),
             may_hold=_may_hold(survey, pid, found),
-            parts=tuple(
-                (gpu, row["gi"], row["ci"])
-                for gpu in sorted(survey.gpus)
-                for row in survey.listed[gpu]
-                if row["pid"] == pid
-            ),
+            parts=tuple(parts.get(pid, ())),
+            consequences=()
+            if kind in ("leftover", "protected")
+            else _consequences(survey, known, judged, served, pid),
         )
     return Classified(_with_families(survey, rules, members, judged, known, agent), found.ambiguous)
 
@@ -167,17 +169,40 @@ def _ties(survey: Survey) -> Ties:
     return ties if len(same) == len(ties["processes"]) else {**ties, "processes": same}
 
 
+def _parts(survey: Survey) -> dict[int, list[tuple[int, int | None, int | None]]]:
+    found: dict[int, list[tuple[int, int | None, int | None]]] = {}
+    for gpu in sorted(survey.gpus):
+        for row in survey.listed[gpu]:
+            found.setdefault(row["pid"], []).append((gpu, row["gi"], row["ci"]))
+    return found
+
+
+def _served(known: Known, judged: Judgement) -> dict[int, tuple[str, ...]]:
+    """What each family serves, by the family's identity."""
+    families = {id(family): family for family in judged.families.values()}
+    return {key: tuple(serves(known, family)) for key, family in families.items()}
+
+
+def _consequences(
+    survey: Survey, known: Known, judged: Judgement, served: Mapping[int, tuple[str, ...]], pid: int
+) -> tuple[str, ...]:
+    """What ending it means; clients of MPS share a server, and an end can reach the others."""
+    family = judged.families.get(pid)
+    said = consequences(known, served[id(family)], pid) if family is not None else ()
+    shared = [pids for pids in survey.mps_clients if pid in pids]
+    others = frozenset().union(*shared) - {pid} if shared else frozenset()
+    if others:
+        who = ", ".join(map(str, sorted(others)[:4]))
+        said = (*said, f"it shares an MPS server with {who}")
+    return said
+
+
 def _held(survey: Survey, pid: int) -> dict[int, int | None]:
     if pid not in survey.holders or not survey.processes[pid]["alive"]:
         return {}  # a number alone is no proof: it must have files of the driver
     if not survey.numbers_count:
         return dict.fromkeys(survey.context_gpus(pid))
-    return {
-        gpu: used
-        for gpu in sorted(survey.gpus)
-        for other, used in survey.held(gpu).items()
-        if other == pid
-    }
+    return {gpu: survey.held(gpu)[pid] for gpu in sorted(survey.gpus) if pid in survey.held(gpu)}
 
 
 def _may_hold(survey: Survey, pid: int, found: Heirs) -> tuple[int, ...]:

@@ -80,9 +80,8 @@ class Plan:
     @property
     def options(self) -> ReclaimOptions:
         """The scope it was made under, as options."""
-        return ReclaimOptions(
-            **{k: tuple(v) if isinstance(v, list) else v for k, v in self.chosen.items()}
-        )
+        kept = {key: tuple(v) if isinstance(v, list) else v for key, v in self.chosen.items()}
+        return replace(ReclaimOptions(), **kept)
 
     @property
     def expires(self) -> datetime:

@@ -167,6 +167,7 @@ def _member(row: dict[str, Any]) -> Member:
             "akin": tuple(row["akin"]),
             "may_hold": tuple(row["may_hold"]),
             "family_gpus": tuple(row["family_gpus"]),
+            "consequences": tuple(map(str, row["consequences"])),
             "parts": tuple(tuple(part) for part in row["parts"]),
         }
     )

@@ -89,6 +89,7 @@ def _target(target: Any) -> Target:
         "why": member.why,
         "owner": member.owner,
         "age_seconds": process["age_seconds"],
+        "consequences": list(member.consequences),
     }
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fleetmem.controller.memory.integrated import has_no_memory
@@ -46,29 +47,56 @@ class Survey:
         alive = {p["pid"] for rows in self.listed.values() for p in rows if p["state"] == "alive"}
         return sorted(alive | set(self.holders))
 
-    def held(self, gpu: int) -> dict[int, int | None]:
-        """Live pids that NVML's plausible lists name on *gpu*, with their bytes."""
-        if not self.numbers_count:
-            return {}
-        return {p["pid"]: p["used_bytes"] for p in self.listed[gpu] if p["state"] == "alive"}
+    @cached_property
+    def _held(self) -> Mapping[int, Mapping[int, int | None]]:
+        return {
+            gpu: {p["pid"]: p["used_bytes"] for p in rows if p["state"] == "alive"}
+            if self.numbers_count
+            else {}
+            for gpu, rows in self.listed.items()
+        }
 
-    def dead(self, gpu: int) -> dict[int, int | None]:
+    @cached_property
+    def _dead(self) -> Mapping[int, Mapping[int, int | None]]:
+        found = {}
+        for gpu, rows in self.listed.items():
+            dead = {p["pid"]: p["used_bytes"] for p in rows if p["state"] == "dead"}
+            for pid, used in self._held[gpu].items():
+                process = self.processes.get(pid)
+                if process is not None and not process["alive"]:
+                    dead[pid] = used
+            found[gpu] = dead if self.numbers_count else {}
+        return found
+
+    @cached_property
+    def _listed_pids(self) -> frozenset[int]:
+        return frozenset(
+            pid for gpu in self.gpus for pid in self._held[gpu] if pid not in self._dead[gpu]
+        )
+
+    @cached_property
+    def mps_clients(self) -> list[frozenset[int]]:
+        """Live clients of each MPS server that has any, by the GPU whose list names them."""
+        found = [
+            frozenset(p["pid"] for p in rows if "mps" in p["lists"] and p["state"] == "alive")
+            for rows in self.listed.values()
+        ]
+        return [pids for pids in found if pids]
+
+    def held(self, gpu: int) -> Mapping[int, int | None]:
+        """Live pids that NVML's plausible lists name on *gpu*, with their bytes."""
+        return self._held[gpu]
+
+    def dead(self, gpu: int) -> Mapping[int, int | None]:
         """Dead pids that NVML still names on *gpu*, with their bytes.
 
         A number whose process has ended without being waited for is as dead as a free one.
         """
-        if not self.numbers_count:
-            return {}
-        rows = {p["pid"]: p["used_bytes"] for p in self.listed[gpu] if p["state"] == "dead"}
-        for pid, used in self.held(gpu).items():
-            process = self.processes.get(pid)
-            if process is not None and not process["alive"]:
-                rows[pid] = used
-        return rows
+        return self._dead[gpu]
 
-    def listed_pids(self) -> set[int]:
+    def listed_pids(self) -> frozenset[int]:
         """All live pids that any GPU's list names."""
-        return {pid for gpu in self.gpus for pid in self.held(gpu) if pid not in self.dead(gpu)}
+        return self._listed_pids
 
     def context_gpus(self, pid: int) -> list[int]:
         """GPUs that *pid* has a context on by what it maps, with memory of unknown size."""

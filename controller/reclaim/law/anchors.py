@@ -119,10 +119,12 @@ def _of_link(known: Known, pid: int, link: Link) -> Iterator[Anchor]:
     other, where = link["other"], link["where"]
     if where == "elsewhere":
         ended = ", which has ended its sending" if link["closed"] else ""
-        yield Anchor("connection", pid, f"<- TCP {_end(link)}, not on this host{ended}")
+        yield Anchor("connection", pid, f"<- TCP {remote_end(link)}, not on this host{ended}")
     elif where == "other_namespace":
         whom = f" ({name_of(known, other)})" if other is not None else ""
-        yield Anchor("connection", pid, f"<- TCP {_end(link)}{whom}, in another network namespace")
+        yield Anchor(
+            "connection", pid, f"<- TCP {remote_end(link)}{whom}, in another network namespace"
+        )
     elif where == "unreadable":
         yield Anchor("unread", pid, f"<- {link['kind']}, whose other end was not read")
     elif where == "here":
@@ -162,17 +164,19 @@ def _services(known: Known, family: Family) -> Iterator[Anchor]:
             row = known.ties["listeners"][place]
             open_to_all = row["kind"] == "tcp" and row["ephemeral"] is not True
             if known.tied[pid]["alive"] and (open_to_all or place in guests):
-                yield Anchor("service", pid, f"listens on {_bound(row)}")
+                yield Anchor("service", pid, f"listens on {bound(row)}")
 
 
-def _bound(row: Listener) -> str:
+def bound(row: Listener) -> str:
+    """Where a listener is bound."""
     if row["kind"] == "unix":
         return row["path"] or "a Unix socket"
     address = row["address"] or "*"
     return f"[{address}]:{row['port']}" if ":" in address else f"{address}:{row['port']}"
 
 
-def _end(link: Link) -> str:
+def remote_end(link: Link) -> str:
+    """The other end of a connection."""
     address = link["address"] or "?"
     return f"[{address}]:{link['port']}" if ":" in address else f"{address}:{link['port']}"
 

@@ -22,10 +22,12 @@ UNITS = ("unit", "user_unit")
 
 @dataclass(frozen=True)
 class Certificate:
-    """``code``: heir worker invocation restarted ended. ``text`` is for a person."""
+    """``code``: heir worker invocation restarted ended. ``text`` is for a person; at the end
+    of a path ``tail`` says the same."""
 
     code: Literal["heir", "worker", "invocation", "restarted", "ended"]
     text: str
+    tail: str = ""
 
 
 def certificate(known: Known, pid: int) -> Certificate | None:
@@ -40,11 +42,9 @@ def _worker(known: Known, pid: int) -> Certificate | None:
     pipes = known.orphaned_pipes(pid)
     if not pipes:
         return None
-    held = "pipe to it is" if pipes == 1 else "pipes to it are"
-    number = "its" if pipes == 1 else f"{pipes}"
-    return Certificate(
-        "worker", f"{what} worker, launcher {_dead(known, pid)}, {number} {held} held by nobody"
-    )
+    held = "its pipe is" if pipes == 1 else f"{pipes} of its pipes are"
+    tail = f"launcher {_dead(known, pid)}, {held} held by nobody else"
+    return Certificate("worker", f"{what} worker, {tail}", f"<- {tail}")
 
 
 def _dead(known: Known, pid: int) -> str:

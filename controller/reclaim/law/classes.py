@@ -91,10 +91,11 @@ def _left(
     found = {}
     for pid in family.members:
         if pid not in abandoned:  # a resource tracker: it ends by itself
-            found[pid] = Judged("detached", "helper", "helper of what was left over")
+            found[pid] = Judged("detached", "helper", "it tracks resources of what is left over")
             continue
         proof = proofs[ways[pid].source]
-        found[pid] = Judged("leftover", proof.code, _path(known, ways[pid], proof.text))
+        end = proof.tail if ways[pid].steps and proof.tail else proof.text
+        found[pid] = Judged("leftover", proof.code, _path(known, ways[pid], end))
     return found
 
 

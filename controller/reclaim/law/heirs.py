@@ -95,21 +95,37 @@ def _kin(survey: Survey, known: Known, forks: Iterable[int]) -> dict[int, tuple[
         row = known.tied.get(pid)
         if row is not None and row["layout"] is not None and row["alive"]:
             by_layout.setdefault(row["layout"], []).append(pid)
-    shared: dict[int, set[int]] = {}
-    for link in known.ties["links"]:
-        if link["kind"] == "fork" and link["other"] is not None:
-            shared.setdefault(link["pid"], set()).add(link["other"])
-            shared.setdefault(link["other"], set()).add(link["pid"])
+    shared = _shared(known)
     found = {}
     for pid in forks:
         row = known.tied.get(pid)
-        near = shared.get(pid, set()) & living
+        near = set(shared.get(pid, frozenset()) & living)
         near |= {a["pid"] for a in survey.processes[pid]["ancestors"]} & living
         if row is not None and row["layout"] is not None:
             near |= set(by_layout.get(row["layout"], ()))
         near.discard(pid)
         if near:
             found[pid] = tuple(sorted(near))
+    return found
+
+
+def _shared(known: Known) -> dict[int, frozenset[int]]:
+    """Everybody that each process shares open files of the driver with, however many steps on."""
+    near: dict[int, set[int]] = {}
+    for link in known.ties["links"]:
+        if link["kind"] == "fork" and link["other"] is not None:
+            near.setdefault(link["pid"], set()).add(link["other"])
+            near.setdefault(link["other"], set()).add(link["pid"])
+    found: dict[int, frozenset[int]] = {}
+    for pid in near:
+        if pid in found:
+            continue
+        reached, queue = {pid}, [pid]
+        while queue:
+            for other in near[queue.pop()] - reached:
+                reached.add(other)
+                queue.append(other)
+        found.update(dict.fromkeys(reached, frozenset(reached)))
     return found
 
 

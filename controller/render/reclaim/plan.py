@@ -23,6 +23,7 @@ CLASS_STYLES = {
     "foreign": "foreign",
 }
 _MAX_SPARED = 24
+_MAX_CONSEQUENCES = 8
 
 
 def plan_lines(
@@ -44,6 +45,7 @@ def plan_lines(
     lines = _title(shown, width)
     lines += table_lines(columns, held, width)
     lines += _managed_lines(shown, width)
+    lines += _consequence_lines(shown, width)
     if spared:
         lines.append((("SPARED", "dim"),))
         kept = [_spared(row, many) for row in spared[:_MAX_SPARED]]
@@ -146,6 +148,21 @@ def _managed_lines(entries: Sequence[HostEntry], width: int) -> list[Line]:
         return []
     text = f"plus at most {gib(size)} GiB of managed memory, which NVML does not list"
     return block(text, width, "warn")
+
+
+def _consequence_lines(entries: Sequence[HostEntry], width: int) -> list[Line]:
+    """What ending the targets means for others: equal sentences once, a few of them."""
+    said = dict.fromkeys(
+        f"{safe(target['name'], 40)} {target['pid']}: {safe(text, 120)}"
+        for entry in entries
+        for target in entry["reclaim"]["targets"]
+        for text in target.get("consequences", ())
+    )
+    lines = [line for text in list(said)[:_MAX_CONSEQUENCES] for line in block(text, width, "warn")]
+    if len(said) > _MAX_CONSEQUENCES:
+        more = count(len(said) - _MAX_CONSEQUENCES, "more consequence")
+        lines.append(((f"… {more}; -o json lists all", "dim"),))
+    return lines
 
 
 def _steps(entries: Sequence[HostEntry], options: ReclaimOptions, width: int) -> list[Line]:

@@ -69,7 +69,7 @@ def test_an_edited_number_never_ends_a_protected_process() -> None:
     now = again(edited, host())
     assert pids(now) == []
     assert {s.member.pid: s.why for s in now.spared} == {
-        50: f"vLLM worker, launcher dead, 2 pipes to it are held by nobody; {ADDED}",
+        50: f"vLLM worker, launcher dead, 2 of its pipes are held by nobody else; {ADDED}",
         60: "DCGM and exporters",
     }
 

@@ -22,7 +22,7 @@ from tests.unit.reclaim.reclaim_world import (
 )
 
 NOTHING = "launcher dead, nothing more is proved (nohup looks like this)"
-LEFT = "vLLM worker, launcher dead, 2 pipes to it are held by nobody"
+LEFT = "vLLM worker, launcher dead, 2 of its pipes are held by nobody else"
 BASH_41 = [{"pid": 41, "start_time": 1, "comm": "bash"}]
 WORKER: dict[str, Any] = {"title": "VLLM::Worker_TP0", "comm": "VLLM::Worker_TP"}
 

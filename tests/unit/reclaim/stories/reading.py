@@ -121,10 +121,10 @@ class Look:
             for child in host.children(one):
                 self._reach(child)
         if "layout" not in one.hidden:
-            for other in self.by_image[id(one.image)]:
-                if other is not one and "layout" not in other.hidden:
-                    self._link("fork", one, other, "here")
-                    self._reach(other)
+            alike = [p for p in self.by_image[id(one.image)] if "layout" not in p.hidden]
+            for other in alike[:1] if one is not alike[0] else alike[1:2]:
+                self._link("fork", one, other, "here")
+                self._reach(other)
         if "files" not in one.hidden:
             for file in dict.fromkeys(end.file for end in one.ends):
                 self._file(one, file)
