@@ -80,8 +80,10 @@ class Plan:
     @property
     def options(self) -> ReclaimOptions:
         """The scope it was made under, as options."""
-        kept = {key: tuple(v) if isinstance(v, list) else v for key, v in self.chosen.items()}
-        return replace(ReclaimOptions(), **kept)
+        kept: dict[str, Any] = {
+            key: tuple(v) if isinstance(v, list) else v for key, v in self.chosen.items()
+        }
+        return ReclaimOptions(**kept)
 
     @property
     def expires(self) -> datetime:
