@@ -40,8 +40,8 @@ class Unit:
         self.state: Optional[str] = None
         if active in LIVE:
             self.state = "live"
-        elif active in ("inactive", "failed") and loaded:
-            self.state = "ended"
+        elif active in ("inactive", "failed"):
+            self.state = "ended"  # also where it is not loaded: what runs always is
         result = fields.get("Result", "")
         words = [active, fields.get("SubState", ""), result if result != "success" else ""]
         self.detail = "/".join(word for word in dict.fromkeys(words) if word) or None
@@ -78,6 +78,29 @@ def show(names: List[str], uid: Optional[int] = None) -> Dict[str, Unit]:
     words = ["systemctl", *([] if uid is None else ["--user"]), "show", "-p", PROPERTIES]
     text = ask([*words, "--", *names], None if uid is None else _home(uid))
     return {} if text is None else parse(names, text)
+
+
+def of_invocation(invocation: str, deadline: float) -> Optional[str]:
+    """The unit that an invocation is or was of, by what process 1 wrote to the journal."""
+    from fleetmem.agent.services.program import Program, place
+
+    path = place("journalctl")
+    if path is None:
+        return None
+    words = ["journalctl", "-q", "--no-pager", "-r", "-n", "1", "-o", "export"]
+    words += ["--output-fields=UNIT", "_PID=1", "INVOCATION_ID=" + invocation]
+    try:
+        program = Program(path, words, deadline)
+    except OSError:
+        return None
+    try:
+        data = b"".join(program.portions())
+    finally:
+        program.end()
+    for line in data.split(b"\n"):
+        if line.startswith(b"UNIT="):
+            return line[5:].decode("utf-8", "replace")
+    return None
 
 
 def _home(uid: int) -> Dict[str, str]:

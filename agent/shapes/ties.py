@@ -176,6 +176,10 @@ class OwnerState(TypedDict):
     waiting for a restart), ``ended`` (the manager says that it is over), ``unknown``.
     ``detail``: the manager's words ("failed/exit-code", "exited 137").
 
+    A unit that only an environment's INVOCATION_ID names has that as its ``id``; where that
+    invocation is not running, ``name`` is the unit that process 1 wrote of in the journal, and
+    ``state`` what systemd says of it (``ended`` if it runs another invocation by now).
+
     ``invocation_id`` is the one that runs now (or ran last), ``invocation_started`` its
     start in clock ticks since boot, comparable with ``start_time``. ``kill_mode`` and
     ``send_sigkill`` are ``None`` where the unit is not loaded (systemd then names defaults).

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     Key = Tuple[Optional[str], ...]
 
 ASKING_SECONDS = 4.0
+JOURNAL_SECONDS = 2.0
 INVOCATIONS = "/run/systemd/units"
 SESSIONS = "/run/systemd/sessions"
 MONITORS = {
@@ -98,7 +99,7 @@ class Owners:
             if invocation is not None:
                 name = units.get(invocation)
                 if name is None:
-                    found.append(places.Named("unit", invocation, None, "systemd", None))
+                    found.append(places.Named("unit", invocation, None, "systemd", "invocation"))
                 else:
                     kind = "scope" if name.endswith(".scope") else "unit"
                     found.append(places.Named(kind, name, name, "systemd", "systemd"))
@@ -116,7 +117,9 @@ class Owners:
         units: Dict[Optional[int], List[int]] = {}
         monitors: Optional[Dict[str, str]] = None
         for place, one in enumerate(self._named):
-            if one.kind in ("unit", "user_unit", "scope") and one.manager is not None:
+            if one.manager == "invocation":
+                self._invocation(place, one.id)
+            elif one.kind in ("unit", "user_unit", "scope") and one.manager is not None:
                 user = one.manager[5:] if one.manager.startswith("user:") else ""
                 if not user or user.isdigit():
                     units.setdefault(int(user) if user else None, []).append(place)
@@ -132,6 +135,24 @@ class Owners:
                 self._session(place, one)
         for uid, wanted in units.items():
             self._units(uid, wanted)
+
+    def _invocation(self, place: int, invocation: str) -> None:
+        """One that no unit runs by now: whose it was, and what systemd says of that unit."""
+        from fleetmem.agent.services import units
+
+        if monotonic() > self._deadline:
+            return
+        name = units.of_invocation(invocation, min(self._deadline, monotonic() + JOURNAL_SECONDS))
+        unit = units.show([name]).get(name) if name else None
+        if unit is None or unit.state is None:
+            return
+        row = self.rows[place]
+        row["name"], row["manager"], row["invocation_id"] = name, "systemd", invocation
+        row["kill_mode"], row["send_sigkill"] = unit.kill_mode, unit.send_sigkill
+        if unit.invocation_id == invocation:
+            row["state"], row["detail"] = unit.state, unit.detail  # type: ignore[typeddict-item]
+        else:
+            row["state"], row["detail"] = "ended", "another invocation: %s" % unit.detail
 
     def _units(self, uid: Optional[int], wanted: List[int]) -> None:
         import os
@@ -307,6 +328,6 @@ def _as_place(one: Named) -> cgroups.Place:
     kind = "unit" if one.kind == "scope" else one.kind
     manager = one.manager or ""
     key = manager[5:] if manager.startswith("user:") else one.id
-    if one.manager is None and one.kind in ("unit", "container"):
+    if one.manager in (None, "invocation") and one.kind in ("unit", "container"):
         kind = "none"
     return cgroups.Place(kind, one.name, one.runtime, key, "")

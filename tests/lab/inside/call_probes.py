@@ -19,12 +19,14 @@ for name, options in zip(sys.argv[1::2], sys.argv[2::2]):  # noqa: B905
     if name == "gpu.wait":
         arguments["emit"] = chunks.append
     try:
-        outcome, reason, reading = "ok", None, find(name).func(**arguments)
+        outcome, reason, code, reading = "ok", None, None, find(name).func(**arguments)
     except Trouble as trouble:
         outcome, reason, reading = trouble.outcome, trouble.reason, trouble.reading
+        code = trouble.code
     answers[name] = {
         "outcome": outcome,
         "reason": reason,
+        "code": code,
         "reading": reading,
         "chunks": chunks,
         "cpu_seconds": time.process_time() - before,

@@ -63,7 +63,8 @@ def hold(gpu=0, mib=1000, charged=True, uvm=True):
     scratch = f"{CHARGES}/.{name}"
     fd = keep(os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
     row = "gpu=%d bytes=%d pid=%d start=%d lists=compute gi=- ci=- rule=file\n"
-    os.write(fd, (row % (gpu, mib * MIB, os.getpid(), start)).encode())
+    named = int(os.environ.get("CHARGE_PID", os.getpid()))  # what NVML names it by
+    os.write(fd, (row % (gpu, mib * MIB, named, start)).encode())
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.rename(scratch, f"{CHARGES}/{name}")
 

@@ -73,7 +73,8 @@ def test_what_systemctl_shows() -> None:
     assert (left.state, left.kill_mode, left.send_sigkill) == ("ended", "process", False)
     assert left.restart_seconds is None
     # systemd shows defaults for what it has not loaded: none of that is the unit's.
-    assert (gone.state, gone.kill_mode, gone.send_sigkill, gone.restart) == (None,) * 4
+    assert (gone.kill_mode, gone.send_sigkill, gone.restart) == (None,) * 3
+    assert (gone.state, gone.detail) == ("ended", "inactive, not-found")
 
 
 def test_an_answer_about_other_units_is_not_an_answer() -> None:
