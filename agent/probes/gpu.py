@@ -38,7 +38,7 @@ def gpu_devices() -> GpuDevices:
     """
     total = nvml.count()
     held = nvml.session()
-    system: List[str] = []
+    system = nvml.Errors()
     reading: GpuDevices = {
         "driver_version": held.ask(system, "driver_version", "nvmlSystemGetDriverVersion"),
         "nvml_version": held.ask(system, "nvml_version", "nvmlSystemGetNVMLVersion"),
@@ -47,7 +47,7 @@ def gpu_devices() -> GpuDevices:
     bad = [
         gpu
         for gpu in reading["gpus"]
-        if gpu["total_bytes"] is None and not _shares_memory(gpu["errors"])
+        if gpu["total_bytes"] is None and gpu["error_codes"].get("memory") != nvml.NOT_SUPPORTED
     ]
     if bad:
         raise Trouble(
@@ -58,11 +58,6 @@ def gpu_devices() -> GpuDevices:
     return reading
 
 
-def _shares_memory(errors: List[str]) -> bool:
-    end = "(%d)" % nvml.NOT_SUPPORTED
-    return any(line.startswith("memory:") and line.endswith(end) for line in errors)
-
-
 def _first_fault(errors: List[str]) -> str:
     for line in errors:
         if line.startswith(("handle:", "memory:")):
@@ -71,7 +66,7 @@ def _first_fault(errors: List[str]) -> str:
 
 
 def _device(held: nvml.Session, index: int) -> GpuDevice:
-    errors: List[str] = []
+    errors = nvml.Errors()
     row: GpuDevice = {
         "index": index,
         "uuid": "",
@@ -90,6 +85,7 @@ def _device(held: nvml.Session, index: int) -> GpuDevice:
         "recovery_action": None,
         "instances": [],
         "errors": errors,
+        "error_codes": errors.codes,
     }
     handle = held.ask(errors, "handle", "nvmlDeviceGetHandleByIndex", index)
     if handle is None:
@@ -129,7 +125,7 @@ def _device(held: nvml.Session, index: int) -> GpuDevice:
     return row
 
 
-def _recovery(held: nvml.Session, errors: List[str], handle: Any) -> Optional[str]:
+def _recovery(held: nvml.Session, errors: nvml.Errors, handle: Any) -> Optional[str]:
     values = held.ask(
         errors, "recovery_action", "nvmlDeviceGetFieldValues", handle, [nvml.RECOVERY_ACTION]
     )
@@ -137,13 +133,13 @@ def _recovery(held: nvml.Session, errors: List[str], handle: Any) -> Optional[st
         return None
     if values[0].nvmlReturn != 0:
         error = held.error(values[0].nvmlReturn)
-        errors.append("recovery_action: %s" % nvml.describe(error))
+        errors.note("recovery_action", error)
         return None
     number = int(values[0].value.uiVal)
     return nvml.RECOVERY_NAMES.get(number, "unknown_%d" % number)
 
 
-def _instances(held: nvml.Session, errors: List[str], handle: Any) -> List[Tuple[int, Any]]:
+def _instances(held: nvml.Session, errors: nvml.Errors, handle: Any) -> List[Tuple[int, Any]]:
     """(number, handle) of each MIG device of a GPU. Handles die with their instance."""
     most = held.ask(errors, "instances", "nvmlDeviceGetMaxMigDeviceCount", handle)
     found = []
@@ -152,13 +148,13 @@ def _instances(held: nvml.Session, errors: List[str], handle: Any) -> List[Tuple
             inner = held.lib.nvmlDeviceGetMigDeviceHandleByIndex(handle, number)
         except held.error as trouble:
             if trouble.value != nvml.NOT_FOUND:
-                errors.append("instance %d: %s" % (number, nvml.describe(trouble)))
+                errors.note("instance %d" % number, trouble)
             continue
         found.append((number, inner))
     return found
 
 
-def _instance(held: nvml.Session, errors: List[str], number: int, handle: Any) -> MigInstance:
+def _instance(held: nvml.Session, errors: nvml.Errors, number: int, handle: Any) -> MigInstance:
     field = "instance %d" % number
     memory = held.memory(errors, handle)
     gi = held.ask(errors, field, "nvmlDeviceGetGpuInstanceId", handle)
@@ -211,7 +207,7 @@ def _this_host() -> Tuple[Callable[[int], bool], int]:
 def _processes(
     held: nvml.Session, index: int, here: Callable[[int], bool], pid_max: int
 ) -> GpuProcessList:
-    errors: List[str] = []
+    errors = nvml.Errors()
     row: GpuProcessList = {
         "index": index,
         "uuid": "",
@@ -225,7 +221,7 @@ def _processes(
     row["uuid"] = held.ask(errors, "uuid", "nvmlDeviceGetUUID", handle) or ""
     found: List[Tuple[str, int, Optional[int], Optional[int], Optional[int]]] = []
     complete = _lists(held, handle, errors, found, None)
-    quiet: List[str] = []
+    quiet = nvml.Errors()
     mode = held.ask(quiet, "mig_mode", "nvmlDeviceGetMigMode", handle)
     if mode is not None and mode[0] == 1:
         # The parent's lists need privilege; the instances' own say the same.
@@ -247,7 +243,7 @@ def _processes(
 def _lists(
     held: nvml.Session,
     handle: Any,
-    errors: List[str],
+    errors: nvml.Errors,
     found: List[Tuple[str, int, Optional[int], Optional[int], Optional[int]]],
     instance: Optional[Tuple[Optional[int], Optional[int]]],
 ) -> bool:
@@ -259,7 +255,7 @@ def _lists(
         except held.error as trouble:
             if trouble.value not in ABSENT or kind == "compute":
                 complete = False
-            errors.append("%s: %s" % (kind, nvml.describe(trouble)))
+            errors.note(kind, trouble)
             continue
         for record in records:
             gi: Optional[int] = record.gpuInstanceId

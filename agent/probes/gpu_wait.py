@@ -43,7 +43,7 @@ class _Gpu:
         self.met_at: Optional[float] = None
 
     def look(self, held: nvml.Session, began: float, first: bool) -> None:
-        errors: List[str] = []
+        errors = nvml.Errors()
         if self.handle is None:
             self.handle = held.ask(errors, "handle", "nvmlDeviceGetHandleByIndex", self.index)
         memory = None if self.handle is None else held.memory(errors, self.handle)

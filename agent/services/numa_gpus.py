@@ -160,7 +160,7 @@ def _ask() -> List[str]:
     held = nvml.session()
     rows = []
     for index in range(count):
-        errors: List[str] = []
+        errors = nvml.Errors()
         handle = held.ask(errors, "handle", "nvmlDeviceGetHandleByIndex", index)
         if handle is None:
             continue

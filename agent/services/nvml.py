@@ -13,7 +13,7 @@ from fleetmem.agent.model import DENIED, FAILED, UNSUPPORTED, Trouble
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, List, NoReturn, Optional, Tuple
+    from typing import Any, Callable, Dict, List, NoReturn, Optional, Tuple
 
     Memory = Tuple[int, int, Optional[int], int, int]
     """version, total, reserved, used, free bytes; reserved is not part of used in version 2"""
@@ -82,6 +82,20 @@ RECOVERY_NAMES = {
 }
 
 
+class Errors(list):  # type: ignore[type-arg]
+    """Lines for people about what failed, ``field: text (number)``; ``codes`` has NVML's error
+    numbers by field."""
+
+    def __init__(self) -> None:
+        list.__init__(self)
+        self.codes: Dict[str, int] = {}
+
+    def note(self, field: str, trouble: Any) -> None:
+        """Keep the NVML error *trouble* of *field*."""
+        self.append("%s: %s" % (field, describe(trouble)))
+        self.codes[field] = int(trouble.value)
+
+
 class Session:
     """An initialised library. ``lib`` is the binding, ``error`` its exception."""
 
@@ -92,7 +106,7 @@ class Session:
         self.error: Any = lib.NVMLError
         self.pid = os.getpid()
 
-    def ask(self, errors: List[str], field: str, name: str, *args: Any) -> Any:
+    def ask(self, errors: Errors, field: str, name: str, *args: Any) -> Any:
         """Call *name* of the binding; ``None`` and a line in *errors* where it fails."""
         func = getattr(self.lib, name, None)
         if func is None:
@@ -101,12 +115,12 @@ class Session:
         try:
             return func(*args)
         except self.error as trouble:
-            errors.append("%s: %s" % (field, describe(trouble)))
+            errors.note(field, trouble)
         except ValueError as trouble:  # a string that is no UTF-8
             errors.append("%s: %s" % (field, trouble))
         return None
 
-    def memory(self, errors: List[str], handle: Any) -> Optional[Memory]:
+    def memory(self, errors: Errors, handle: Any) -> Optional[Memory]:
         """Memory of a device in bytes, with *reserved* taken out of *used* where it is known.
 
         Headers say that the newer call counts the reserve as used, drivers show otherwise:
@@ -118,7 +132,7 @@ class Session:
             info = lib.nvmlDeviceGetMemoryInfo(handle, MEMORY_V2)
         except self.error as trouble:
             if trouble.value not in (NOT_SUPPORTED, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH):
-                errors.append("memory: %s" % describe(trouble))
+                errors.note("memory", trouble)
                 return None
             version = 1
             info = self.ask(errors, "memory", "nvmlDeviceGetMemoryInfo", handle)

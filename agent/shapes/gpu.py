@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from typing_extensions import TypedDict
+from typing_extensions import NotRequired, TypedDict
 
 
 class MigInstance(TypedDict):
@@ -18,7 +18,10 @@ class MigInstance(TypedDict):
 
 
 class GpuDevice(TypedDict):
-    """One GPU as NVML describes it. ``memory_version`` 2 counts ``reserved`` apart from used."""
+    """One GPU as NVML describes it. ``memory_version`` 2 counts ``reserved`` apart from used.
+    ``errors`` are lines for people, ``error_codes`` NVML's error numbers by field: ``memory`` 3
+    (not supported) is a GPU without memory of its own.
+    """
 
     index: int
     uuid: str
@@ -37,6 +40,7 @@ class GpuDevice(TypedDict):
     recovery_action: str | None
     instances: list[MigInstance]
     errors: list[str]
+    error_codes: NotRequired[dict[str, int]]
 
 
 class GpuDevices(TypedDict):

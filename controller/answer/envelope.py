@@ -73,7 +73,8 @@ class Plan(TypedDict):
 class GpuVerdict(TypedDict):
     """One GPU in scope, before and after. Bytes are NVML's used memory, and its free memory
     where the cache rung asks what capacity came back. ``managed_bytes``: managed memory that the
-    targets may have there beside what NVML lists, at most."""
+    targets may have there beside what NVML lists, at most. ``why_short`` says the same as ``why``
+    where many stand side by side."""
 
     index: int
     uuid: str
@@ -84,6 +85,7 @@ class GpuVerdict(TypedDict):
     baseline_source: Literal["recorded", "assumed"] | None
     managed_bytes: NotRequired[int]
     why: NotRequired[str | None]
+    why_short: NotRequired[str | None]
     before_free_bytes: NotRequired[int | None]
     after_free_bytes: NotRequired[int | None]
 

@@ -37,6 +37,9 @@ class FleetError(Exception):
     remedy = ""
     run: Any = None
 
+    at_hop = False
+    """Whether *message* names a jump host as the place of it."""
+
     def __init__(self, message: str, hint: str = "") -> None:
         super().__init__(message)
         self.message = message

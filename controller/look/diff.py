@@ -110,16 +110,13 @@ def find(history: History, text: str) -> str:
 
     A whole id is that run, also where a phase has the same name.
     """
-    run = trouble = None
-    try:
-        run = history.find_run(text)
-    except UsageError as error:
-        trouble = error
+    runs = history.runs_like(text)
+    run = runs[0] if len(runs) == 1 else None
     found = run if run == text else history.newest_of_phase(text, _SEARCHED_RUNS) or run
     if found is not None:
         return found
-    if trouble is not None and not trouble.message.startswith("no run"):
-        raise trouble
+    if runs:
+        return history.find_run(text)  # several: it says which
     raise UsageError(
         f"{text!r} is neither a recorded run nor a phase of one", "list them: fleetmem runs list"
     )

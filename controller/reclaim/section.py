@@ -42,6 +42,7 @@ def section(
                 "baseline_source": plan.bounds[row.index].baseline.source,
                 "managed_bytes": managed_bytes(plan, survey, row.index),
                 "why": row.why,
+                "why_short": row.why_short,
             }
             for row in rows
         ],

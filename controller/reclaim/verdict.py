@@ -25,7 +25,8 @@ PINNED_AFTER_SECONDS = 60.0
 FILES_WORTH_BYTES = 1 << 30
 """File pages on a GPU's NUMA node that are worth a word."""
 
-_GPU_LOST = ("GPU_IS_LOST", "GpuIsLost", "ResetRequired", "RESET_REQUIRED", "(15)", "(16)")
+_GPU_LOST = frozenset((15, 16))
+"""NVML's numbers for a lost GPU and one that must be reset."""
 
 
 @dataclass(frozen=True)
@@ -55,13 +56,15 @@ class Climbed:
 
 @dataclass(frozen=True)
 class GpuJudgement:
-    """The verdict over one GPU. ``next`` are commands, whole."""
+    """The verdict over one GPU. ``next`` are commands, whole; ``why_short`` says ``why`` where
+    many stand together."""
 
     index: int
     verdict: Verdict
     after_bytes: int | None
     why: str
     next: tuple[str, ...] = ()
+    why_short: str | None = None
 
 
 def planned(plan: Plan, survey: Survey, host: str) -> list[GpuJudgement]:
@@ -127,10 +130,14 @@ def untouched(
     if keepers and explained:
         verdict: Verdict = "nothing_to_do"
         why = f"held by {kept}: " + "; ".join(dict.fromkeys(s.why for s in keepers[:3]))
-        reached = [s for s in keepers if s.reach]
+        reached, short = [s for s in keepers if s.reach], None
         if reached:
-            why += _all_the_same([s.member for s in reached], len(keepers))
-        why += _on_no_list(survey, gpu, bound)
+            ended = _ended([s.member for s in reached], len(keepers))
+            if ended in ("it", "them"):
+                short = f"{why}, --gpu ends {ended}"
+            why += _working(ended)
+        elsewhere = _on_no_list(survey, gpu, bound)
+        why += elsewhere
         steps = [_reaching(host, s.reach) for s in reached]
         steps += [
             s.member.process["owner"]["stop_command"] or ""
@@ -139,7 +146,12 @@ def untouched(
             and s.member.process["owner"]["state"] == "live"
         ]
         return GpuJudgement(
-            gpu, verdict, used, why, tuple(dict.fromkeys(step for step in steps if step))
+            gpu,
+            verdict,
+            used,
+            why,
+            tuple(dict.fromkeys(step for step in steps if step)),
+            why_short=None if short is None else short + elsewhere,
         )
     if _within(survey, gpu, bound):
         return _at_baseline(survey, gpu, used, host)
@@ -149,12 +161,16 @@ def untouched(
     return _unexplained(survey, gpu, host, watched_seconds)
 
 
-def _all_the_same(ended: list[Member], of: int) -> str:
-    """What ``--gpu`` would do to those of *of* holders that it reaches."""
+def _working(ended: str) -> str:
+    return f"; --gpu would end {ended}, working or not"
+
+
+def _ended(ended: list[Member], of: int) -> str:
+    """Whom ``--gpu`` would end of *of* holders: it, them, or names."""
     who = ", ".join(f"{m.name} {m.pid}" for m in ended[:3])
     if len(ended) == of:
         who = "it" if of == 1 else "them"
-    return f"; --gpu would end {who}, working or not"
+    return who
 
 
 def _at_baseline(survey: Survey, gpu: int, used: int, host: str) -> GpuJudgement:
@@ -221,7 +237,7 @@ def _without_files(survey: Survey, gpu: int) -> str | None:
 
 def _no_reading(survey: Survey, gpu: int) -> GpuJudgement:
     errors = "; ".join(survey.gpus[gpu]["errors"]) or "NVML gave no figure"
-    lost = any(word in errors for word in _GPU_LOST)
+    lost = not _GPU_LOST.isdisjoint((survey.gpus[gpu].get("error_codes") or {}).values())
     action = survey.gpus[gpu]["recovery_action"]
     verdict: Verdict = "driver_wedged" if lost else "cannot_attribute"
     tail = f"; the driver asks for: {action}" if action not in (None, "none") else ""
@@ -347,7 +363,7 @@ def _still_used(
         return _respawned(again, gpu, used)
     if fresh:
         names = ", ".join(f"{m.name} {m.pid}" for m in fresh[:3])
-        why = f"{names} came after the plan{_all_the_same(fresh, len(fresh))}"
+        why = f"{names} came after the plan{_working(_ended(fresh, len(fresh)))}"
         return GpuJudgement(gpu, "held_by", used, why, (_again(host, gpu),))
     grown = _grown(plan, now, gpu)
     if grown:

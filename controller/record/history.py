@@ -247,16 +247,21 @@ class History:
 
     def find_run(self, prefix: str) -> str:
         """The one run whose id begins with *prefix*; UsageError for none or several."""
+        found = self.runs_like(prefix)
+        if len(found) == 1:
+            return found[0]
+        if not found:
+            raise UsageError(f"no run {prefix!r} in the history", "list them: fleetmem runs list")
+        some = ", ".join(found)
+        raise UsageError(f"run id {prefix!r} is ambiguous: {some}", "give more of it")
+
+    def runs_like(self, prefix: str) -> list[str]:
+        """Runs whose id begins with *prefix*, at most five; none for an empty one."""
         rows = self._rows(
             "SELECT id FROM runs WHERE substr(id, 1, ?) = ? ORDER BY started DESC LIMIT 5",
             (len(prefix), prefix),
         )
-        if len(rows) == 1 and prefix:
-            return str(rows[0][0])
-        if not rows or not prefix:
-            raise UsageError(f"no run {prefix!r} in the history", "list them: fleetmem runs list")
-        some = ", ".join(row[0] for row in rows)
-        raise UsageError(f"run id {prefix!r} is ambiguous: {some}", "give more of it")
+        return [str(row[0]) for row in rows] if prefix else []
 
     def newest_of_phase(self, phase: str, among: int = 500) -> str | None:
         """The newest of the last *among* runs that is a snapshot of *phase*."""

@@ -199,6 +199,7 @@ class _Reader:
     def __init__(self, document: Document) -> None:
         self._document = document
         self._values = self._aliases = 0
+        self._told = False
         self._seen: set[int] = set()
 
     def value(self, node: yaml.Node, path: Path, inside: tuple[int, ...]) -> Any:
@@ -225,7 +226,8 @@ class _Reader:
         elif len(inside) > MAX_DEPTH:
             self._document.add(path, "nested too deeply")
         elif self._aliases > MAX_ALIASES or self._values > MAX_VALUES:
-            if not any(one.message.startswith("more than") for one in self._document.problems):
+            if not self._told:
+                self._told = True
                 limit = MAX_ALIASES if self._aliases > MAX_ALIASES else MAX_VALUES
                 what = "aliases" if self._aliases > MAX_ALIASES else "values"
                 self._document.add(path, f"more than {limit} {what}")

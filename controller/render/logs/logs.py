@@ -183,7 +183,7 @@ def troubles(entries: list[HostEntry]) -> list[Line]:
             text = f"{entry['outcome']}: {error['code']}: {error['message']}"
             said.setdefault(text, []).append(entry["host"])
         for probe, reading in entry["readings"].items():
-            if reading["outcome"] != "ok" and not _said(reading["reason"], entry):
+            if reading["outcome"] != "ok" and not _said(probe, entry):
                 text = f"{probe}: {reading['outcome']}: {reading['reason'] or 'no reason given'}"
                 said.setdefault(text, []).append(entry["host"])
         for section in sections(entry):
@@ -199,10 +199,11 @@ def troubles(entries: list[HostEntry]) -> list[Line]:
     return lines
 
 
-def _said(reason: str | None, entry: HostEntry) -> bool:
-    """Whether the host's error says it already."""
+def _said(probe: str, entry: HostEntry) -> bool:
+    """Whether the host's error says it already: it is made of the logs' own reasons."""
     error = entry["error"]
-    return error is not None and reason is not None and reason in error["message"]
+    of_log = probe.partition(":")[0] == "journal.read"
+    return of_log and error is not None and error["code"] == "log_unreadable"
 
 
 def log_rows(envelope: Envelope) -> list[dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 
 from fleetmem.controller.answer.envelope import GpuVerdict, HostEntry, Reclaim
@@ -10,9 +9,6 @@ from fleetmem.controller.answer.fold import fold_hosts, fold_names, fold_numbers
 from fleetmem.controller.reclaim.bound import TOLERANCE_BYTES
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import count, gib, mib_span, seconds, seconds_span
-
-_ENDED = re.compile(r"; --gpu would end (it|them), working or not")
-"""Said of each of several reasons it would take the room of the others."""
 
 
 def judged(entry: HostEntry) -> bool:
@@ -91,13 +87,18 @@ def evidence(section: Reclaim) -> str:
 
 def _idle_text(group: Sequence[HostEntry]) -> str:
     """The reasons of GPUs that were left as they are, and of hosts without one in scope."""
-    said = []
+    said: list[tuple[str, str]] = []
+    short: list[tuple[str, str]] = []
+    ending: set[str] = set()
     for entry in group:
         section = entry["reclaim"]
-        whys = [gpu.get("why") for gpu in section["gpus"]] or [section["advice"]]
-        said += [(entry["host"], why.removesuffix(".")) for why in whys if why]
-    if len({template(why) for _, why in said if _ENDED.search(why)}) > 1:
-        short = [(host, _ENDED.sub(r", --gpu ends \1", why)) for host, why in said]
+        whys = [(gpu.get("why"), gpu.get("why_short")) for gpu in section["gpus"]]
+        for why, less in whys or [(section["advice"], None)]:
+            if why:
+                said.append((entry["host"], why.removesuffix(".")))
+                short.append((entry["host"], (less or why).removesuffix(".")))
+                ending |= {template(why)} if less else set()
+    if len(ending) > 1:
         return f"{_reasons(short, len(group))}; --gpu ends processes at work, too"
     return _reasons(said, len(group)) or "no leftover memory"
 

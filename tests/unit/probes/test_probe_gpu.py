@@ -55,6 +55,7 @@ def test_a_gpu_is_described_field_by_field(load: Load) -> None:
             "recovery_action": "reset",
             "instances": [],
             "errors": [],
+            "error_codes": {},
         }
     ]
 
@@ -135,6 +136,7 @@ def test_a_gpu_without_memory_of_its_own_is_no_fault(load: Load) -> None:
     row = probe.gpu_devices()["gpus"][0]
     assert (row["memory_version"], row["total_bytes"]) == (None, None)
     assert "memory: Not Supported (3)" in row["errors"]
+    assert row["error_codes"]["memory"] == 3
 
 
 def test_instances_are_listed_with_their_own_memory(load: Load) -> None:

@@ -262,22 +262,24 @@ def test_memory_that_a_process_without_files_has() -> None:
 
 
 @pytest.mark.parametrize(
-    ("errors", "action", "verdict", "why"),
+    ("code", "action", "verdict", "why"),
     [
-        (["memory: GPU is lost (15)"], "none", "driver_wedged", "memory: GPU is lost (15)"),
+        (15, "none", "driver_wedged", "memory: failed (15)"),
         (
-            ["memory: reset (16)"],
+            16,
             "reset",
             "driver_wedged",
-            "memory: reset (16); the driver asks for: reset",
+            "memory: failed (16); the driver asks for: reset",
         ),
-        (["memory: Unknown (999)"], None, "cannot_attribute", "memory: Unknown (999)"),
-        ([], None, "cannot_attribute", "NVML gave no figure"),
+        (999, None, "cannot_attribute", "memory: failed (999)"),
+        (None, None, "cannot_attribute", "NVML gave no figure"),
     ],
 )
-def test_no_figure(errors: list[str], action: str | None, verdict: str, why: str) -> None:
+def test_no_figure(code: int | None, action: str | None, verdict: str, why: str) -> None:
+    errors = [] if code is None else [f"memory: failed ({code})"]
+    codes = {} if code is None else {"memory": code}
     gpus = {
-        0: device(0, None, errors=errors, recovery_action=action),
+        0: device(0, None, errors=errors, error_codes=codes, recovery_action=action),
         1: device(1, IDLE),
     }
     row = climbed(replace(EMPTY, gpus=gpus))
@@ -491,9 +493,16 @@ def test_all_is_well_only_where_live_ones_account_for_it(
 # --- a GPU that uses the host's memory --------------------------------------------------------
 
 
-def gb10(found: Survey, error: str = "Not Supported (3)", complete: bool = True) -> Survey:
+def gb10(found: Survey, code: int = 3, complete: bool = True) -> Survey:
     """NVML tells of no memory of GPU 0; its lists have sizes."""
-    none = device(0, None, total_bytes=None, memory_version=None, errors=[f"memory: {error}"])
+    none = device(
+        0,
+        None,
+        total_bytes=None,
+        memory_version=None,
+        errors=[f"memory: no ({code})"],
+        error_codes={"memory": code},
+    )
     return replace(found, gpus={**found.gpus, 0: none}, complete={0: complete, 1: True})
 
 
@@ -505,7 +514,7 @@ def test_an_integrated_gpu_is_judged_by_its_lists() -> None:
     assert alone(gb10(EMPTY)).verdict == "nothing_to_do"
     unknown = gb10(EMPTY, complete=False)
     assert climbed(unknown, before).verdict == "cannot_attribute"
-    assert climbed(gb10(EMPTY, "GPU is lost (15)"), before).verdict == "driver_wedged"
+    assert climbed(gb10(EMPTY, 15), before).verdict == "driver_wedged"
 
 
 # --- GPUs that others work on meanwhile -------------------------------------------------------

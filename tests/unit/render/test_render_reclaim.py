@@ -89,8 +89,15 @@ def test_reasons_for_nothing_to_do_name_their_hosts() -> None:
     def because(host: str, *whys: str) -> HostEntry:
         entry = idle(host)
         row = entry["reclaim"]["gpus"][0]
-        entry["reclaim"]["gpus"] = [{**row, "index": n, "why": why} for n, why in enumerate(whys)]
+        entry["reclaim"]["gpus"] = [
+            {**row, "index": n, "why": why, "why_short": short(why)} for n, why in enumerate(whys)
+        ]
         return entry
+
+    def short(why: str) -> str | None:
+        return why.removesuffix(end) + ", --gpu ends it" if why.endswith(end) else None
+
+    end = "; --gpu would end it, working or not"
 
     kept = "held by python3 {}: its launcher {} is alive"
     entries = [
@@ -107,7 +114,6 @@ def test_reasons_for_nothing_to_do_name_their_hosts() -> None:
         "gh200-[01-04]: at its baseline"
     )
     assert text_of(entries[:1]) == "at its baseline"
-    end = "; --gpu would end it, working or not"
     more = [
         because("gh200-01", kept.format(54, 53) + end, "held by a 7: its unit a is live"),
         because("gh200-02", "held by b 8: launcher dead" + end, "held by c 9 and d 10" + end),

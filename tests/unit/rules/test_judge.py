@@ -237,7 +237,12 @@ def test_integrated_memory_gets_no_gh200_advice(shipped: list[playbook.Playbook]
     found = judge(shipped, [case(readings(nodes, files, [gpu(numa_node=0)], {}))])
     assert rules(found) == ["hbm-page-cache/integrated-memory"]
     told = dict.fromkeys(("total_bytes", "reserved_bytes", "used_bytes", "free_bytes"))
-    gb10 = {**gpu(numa_node=None), **told, "errors": ["memory: Not Supported (3)"]}
+    gb10 = {
+        **gpu(numa_node=None),
+        **told,
+        "errors": ["memory: Not Supported (3)"],
+        "error_codes": {"memory": 3},
+    }
     nodes[0].update(kind="cpu", file_bytes=20_000 * MIB)
     found = judge(shipped, [case(readings(nodes, files, [gb10], {0: {41: 60_000}}))])
     assert rules(found) == ["hbm-page-cache/integrated-memory"]

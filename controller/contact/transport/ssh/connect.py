@@ -74,10 +74,12 @@ async def _open(
     try:
         return await _with_retries(host, route, settings, shared, hop)
     except FleetError as error:
-        if not hop or error.message.startswith("hop "):
+        if not hop or error.at_hop:
             raise  # the hop that failed is named, not those behind it
         kind = type(error) if isinstance(error, _OWN_AT_HOP) else GatewayUnreachable
-        raise kind(f"hop {error.message}", error.hint) from None
+        told = kind(f"hop {error.message}", error.hint)
+        told.at_hop = True
+        raise told from None
 
 
 _OWN_AT_HOP = (
