@@ -22,7 +22,7 @@ class Row:
     """What both ends know about a call without loading it.
 
     ``module`` is where the function lives, below ``fleetmem.agent``; ``shape`` names its reading
-    in ``agent/shapes``, ``chunk`` the shape of what it streams; ``span_seconds`` is how long one
+    below ``agent/shapes``, ``chunk`` the shape of what it streams; ``span_seconds`` is how long one
     call may take unless it says otherwise; ``nvml`` sends it to the one child process that holds
     the NVML session. What lives in ``actions`` changes the host.
     """
@@ -46,25 +46,25 @@ class Row:
 
 
 CALLS = {
-    "host.facts": Row("probes.host", "HostFacts", 5.0),
-    "host.operations": Row("probes.host", "HostOperations", 5.0),
-    "gpu.devices": Row("probes.gpu", "GpuDevices", 15.0, nvml=True),
-    "gpu.processes": Row("probes.gpu", "GpuProcesses", 15.0, nvml=True),
-    "gpu.wait": Row("probes.gpu", "GpuWait", 3600.0, nvml=True, chunk="WaitSample"),
-    "gpu.holders": Row("probes.holders", "GpuHolders", 20.0),
-    "processes.identity": Row("probes.processes", "Identities", 20.0),
-    "processes.ties": Row("probes.ties", "Ties", 30.0),
-    "signal.send": Row("actions.signal", "SignalResults", 20.0),
-    "journal.read": Row("probes.journal", "JournalRead", 60.0),
-    "engine.find": Row("probes.engine", "EngineLogs", 15.0),
-    "engine.request": Row("probes.engine_request", "EngineRequest", 90.0),
-    "unit.state": Row("probes.unit", "UnitState"),
-    "numa.nodes": Row("probes.numa", "NumaNodes"),
-    "pagecache.files": Row("probes.pagecache", "PageCacheFiles", 90.0),
-    "pagecache.drop": Row("actions.pagecache", "PageCacheDrop", 300.0),
-    "processes.memory": Row("probes.memory", "ProcessesMemory", 45.0),
-    "cgroups.memory": Row("probes.cgroup_memory", "CgroupsMemory", 20.0),
-    "shm.segments": Row("probes.shm", "ShmSegments", 45.0),
+    "host.facts": Row("probes.host", "host.HostFacts", 5.0),
+    "host.operations": Row("probes.host", "host.HostOperations", 5.0),
+    "gpu.devices": Row("probes.gpu", "gpu.GpuDevices", 15.0, nvml=True),
+    "gpu.processes": Row("probes.gpu", "gpu.GpuProcesses", 15.0, nvml=True),
+    "gpu.wait": Row("probes.gpu", "gpu.GpuWait", 3600.0, nvml=True, chunk="gpu.WaitSample"),
+    "gpu.holders": Row("probes.holders", "holders.GpuHolders", 20.0),
+    "processes.identity": Row("probes.processes", "processes.Identities", 20.0),
+    "processes.ties": Row("probes.ties", "ties.Ties", 30.0),
+    "signal.send": Row("actions.signal", "signal.SignalResults", 20.0),
+    "journal.read": Row("probes.journal", "journal.JournalRead", 60.0),
+    "engine.find": Row("probes.engine", "engine.EngineLogs", 15.0),
+    "engine.request": Row("probes.engine_request", "engine.EngineRequest", 90.0),
+    "unit.state": Row("probes.unit", "unit.UnitState"),
+    "numa.nodes": Row("probes.numa", "numa.NumaNodes"),
+    "pagecache.files": Row("probes.pagecache", "pagecache.PageCacheFiles", 90.0),
+    "pagecache.drop": Row("actions.pagecache", "pagecache.PageCacheDrop", 300.0),
+    "processes.memory": Row("probes.memory", "memory.ProcessesMemory", 45.0),
+    "cgroups.memory": Row("probes.cgroup_memory", "cgroup_memory.CgroupsMemory", 20.0),
+    "shm.segments": Row("probes.shm", "shm.ShmSegments", 45.0),
 }
 """Every call, one row each: the only list. A call that has no row cannot be declared."""
 
@@ -101,6 +101,13 @@ def action(
         return func
 
     return declare
+
+
+def shape_at(place: str) -> Any:
+    """The shape at *place* below ``fleetmem.agent.shapes``; not on a host, which has none."""
+    module, _, name = place.partition(".")
+    path = "fleetmem.agent.shapes." + module
+    return getattr(__import__(path, fromlist=[name]), name)
 
 
 def find(name: str) -> Union[Probe, Action]:

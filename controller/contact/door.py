@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin
 
-from fleetmem.agent.declare import CALLS
+from fleetmem.agent.declare import CALLS, shape_at
 from fleetmem.controller.text.safe import visible
 
 LOCK = "lock"
@@ -164,14 +164,12 @@ _ASKED: dict[str, Callable[[Mapping[str, Any]], dict[str, Keep]]] = {
 
 def walker(name: str) -> Walk:
     """The walker of the reading of *name*."""
-    return _shape_walker("Locked" if name == LOCK else CALLS[name].shape)
+    return _shape_walker("host.Locked" if name == LOCK else CALLS[name].shape)
 
 
 @cache
 def _shape_walker(shape: str) -> Walk:
-    from fleetmem.agent import shapes
-
-    return compile_walker(getattr(shapes, shape))
+    return compile_walker(shape_at(shape))
 
 
 # --- compiling -----------------------------------------------------------------------------

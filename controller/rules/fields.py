@@ -13,7 +13,7 @@ import typing
 from functools import cache
 from typing import Any, Union, get_args, get_origin
 
-from fleetmem.agent.declare import CALLS
+from fleetmem.agent.declare import CALLS, shape_at
 from fleetmem.controller.rules.paths import prefixes, reading_of
 from fleetmem.controller.rules.views import VIEWS
 
@@ -51,12 +51,10 @@ def sources() -> list[str]:
 
 
 def _split(each: str) -> tuple[Any, list[str]]:
-    from fleetmem.agent import shapes
-
     for name in prefixes(each):
         if name in CALLS:
             rest = each[len(name) + 1 :]
-            return getattr(shapes, CALLS[name].shape), rest.split(".") if rest else []
+            return shape_at(CALLS[name].shape), rest.split(".") if rest else []
     return None, []
 
 

@@ -36,7 +36,7 @@ def test_an_entry_describes_itself(name: str) -> None:
     hints = typing.get_type_hints(entry.func, vars(shapes) | vars(typing), {"shapes": shapes})
     result = hints.pop("return")
     assert hasattr(result, "__required_keys__")  # a TypedDict
-    assert result is getattr(shapes, declare.CALLS[name].shape)
+    assert result is declare.shape_at(declare.CALLS[name].shape)
     for parameter in inspect.signature(entry.func).parameters.values():
         assert parameter.default is not inspect.Parameter.empty, parameter.name
         assert parameter.name in hints

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleetmem.agent import shapes
-from fleetmem.agent.declare import CALLS
+from fleetmem.agent.declare import CALLS, shape_at
 from fleetmem.controller.contact import door, gather
 from fleetmem.controller.contact.session import Result
 from tests.unit.contact.readings import sample
@@ -39,14 +39,14 @@ def untrusted(row: gather.Reading) -> str:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_sound_reading_passes_unchanged(name: str) -> None:
-    reading = sample(getattr(shapes, CALLS[name].shape))
+    reading = sample(shape_at(CALLS[name].shape))
     assert door.misfit(name, reading) is None
     assert door.enter(name, reading) == reading
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_unknown_keys_are_left_out_and_said(name: str) -> None:
-    reading = {**sample(getattr(shapes, CALLS[name].shape)), "extra": ["x" * 1000] * 1000}
+    reading = {**sample(shape_at(CALLS[name].shape)), "extra": ["x" * 1000] * 1000}
     row = checked(name, reading)
     assert (row["outcome"], row["code"]) == ("partial", "untrusted_output")
     assert row["reason"] == "the agent sent 1 unknown key; left out"
@@ -205,7 +205,7 @@ def _bounded(value: Any) -> None:
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
 def test_a_lying_host_spoils_its_own_row_only(name: str, data: st.DataObject) -> None:
-    shape = getattr(shapes, CALLS[name].shape)
+    shape = shape_at(CALLS[name].shape)
     honest = sample(shape)
     lie: Any = sample(shape)
     if data.draw(st.booleans(), label="replace all"):
