@@ -10,6 +10,11 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
+MOST_FILES_OF_PROCESS = 100_000
+MOST_FILES_OF_USER = 300_000
+FEW_FILES = 1000
+"""Processes with no more than that count for nothing."""
+
 KTHREAD = 0x00200000
 INIT_PID_NAMESPACE = 0xEFFFFFFC
 """The kernel's fixed inode of the first pid namespace."""
@@ -206,6 +211,47 @@ def agent_pids(table: Table) -> List[int]:
                     of_agent.add(other.pid)
                     grown = True
     return line + sorted(of_agent.difference(line))
+
+
+class Budget:
+    """How many open files are read of each process and each user.
+
+    One user's millions cost only that user's rows: ``cut`` has the processes whose files were
+    not read to the end, with the user.
+    """
+
+    __slots__ = ("_spent", "cut")
+
+    def __init__(self) -> None:
+        self.cut: Dict[int, int] = {}
+        self._spent: Dict[int, int] = {}
+
+    def tables(
+        self, pid: int, proc_fd: int, denied: Set[int]
+    ) -> Iterator[Tuple[int, int, List[str]]]:
+        """:func:`tables` of a process, as far as its user's budget goes."""
+        uid = os.fstat(proc_fd).st_uid
+        left = min(MOST_FILES_OF_PROCESS, MOST_FILES_OF_USER - self._spent.get(uid, 0))
+        count = 0
+        for tid, place, names in tables(pid, proc_fd, denied, max(1, left) + 1):
+            room = max(0, left - count)
+            count += len(names)
+            yield tid, place, names[:room]
+            if count > left:
+                self.cut[pid] = uid
+                break
+        if count > FEW_FILES:
+            self._spent[uid] = self._spent.get(uid, 0) + min(count, max(left, 0))
+
+    def reasons(self) -> List[Tuple[int, str, str]]:
+        """(processes, user, why) for each user whose files were not all read."""
+        rows = []
+        for uid in sorted(set(self.cut.values())):
+            pids = [pid for pid, other in self.cut.items() if other == uid]
+            user = user_name(uid) or str(uid)
+            why = "process %d of user %s has more open files than are read" % (min(pids), user)
+            rows.append((len(pids), user, why))
+        return rows
 
 
 class _Kcmp:

@@ -173,11 +173,12 @@ def _majors() -> List[Tuple[int, str]]:
 class _Scan:
     """One pass over all processes. Mapped files are looked at once, whoever maps them."""
 
-    __slots__ = ("denied", "followed", "mapped", "nodes", "text_nodes")
+    __slots__ = ("budget", "denied", "followed", "mapped", "nodes", "text_nodes")
 
     def __init__(self, nodes: Nodes) -> None:
         self.nodes = nodes
         self.denied: Set[int] = set()
+        self.budget = tasks.Budget()
         self.mapped: Dict[bytes, Optional[What]] = {}
         self.followed = True
         self.text_nodes = {
@@ -200,7 +201,7 @@ class _Scan:
         fds: Dict[What, int] = {}
         maps: Dict[What, int] = {}
         by_leader = False
-        for tid, place, names in tasks.tables(pid, proc_fd, self.denied):
+        for tid, place, names in self.budget.tables(pid, proc_fd, self.denied):
             if not self._files(place, names, fds):
                 self.denied.add(pid)
             if tid == pid:
@@ -334,6 +335,10 @@ def _holder(
 
 def scan() -> GpuHolders:
     """Every process of this pid namespace, without judging the outcome."""
+    return _scan()[0]
+
+
+def _scan() -> Tuple[GpuHolders, tasks.Budget]:
     nodes = Nodes()
     work = _Scan(nodes)
     holders = []
@@ -343,12 +348,13 @@ def scan() -> GpuHolders:
             held = work.process(pid)
             if held is not None:
                 holders.append(held)
-    return {
+    reading: GpuHolders = {
         "nodes": nodes.rows,
         "holders": holders,
         "scanned": len(pids),
-        "denied": len(work.denied),
+        "denied": len(work.denied.union(work.budget.cut)),
     }
+    return reading, work.budget
 
 
 def has_driver_files(pid: int) -> bool:
@@ -361,9 +367,12 @@ def gpu_holders() -> GpuHolders:
     """Processes with files of the GPU driver open or mapped, in any of their tasks.
 
     Compared by device number, so a second node and a leader that has exited are found.
-    ``map_bytes`` are sizes of mappings. Partial where other users' files are not readable.
+    ``map_bytes`` are sizes of mappings. Partial where other users' files are not readable, or
+    a user has more open files than are read of one: that user's rows may be short then.
     """
-    reading = scan()
+    reading, budget = _scan()
+    if budget.cut:
+        raise Trouble(PARTIAL, "; ".join(row[2] for row in budget.reasons()), reading)
     if reading["denied"]:
         from fleetmem.agent.words import count, reader
 

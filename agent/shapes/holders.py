@@ -42,7 +42,8 @@ class Holder(TypedDict):
 
 
 class GpuHolders(TypedDict):
-    """Reading of ``gpu.holders``. ``denied`` counts processes whose files could not be read."""
+    """Reading of ``gpu.holders``. ``denied`` counts processes whose files could not be read
+    to the end."""
 
     nodes: list[DriverNode]
     holders: list[Holder]

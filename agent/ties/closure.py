@@ -61,7 +61,7 @@ class Closure:
         self._adopters()
         if self.walk.late:
             self.bound = self.bound or "time"
-        elif self.walk.cut:
+        elif self.walk.budget.cut:
             self.bound = self.bound or "files"
 
     # --- sockets ---------------------------------------------------------------------------

@@ -105,7 +105,7 @@ class Ends:
     def of(self, pid: int) -> List[str]:
         """Add the ties of one process; codes of what could not be read."""
         unreadable: Set[str] = set()
-        if pid in self.walk.denied or pid in self.walk.cut or pid in self.walk.late:
+        if pid in self.walk.denied or pid in self.walk.budget.cut or pid in self.walk.late:
             unreadable.add("files")
         for link in sorted(self.walk.of.get(pid, ())):
             if link.startswith("pipe:["):

@@ -22,19 +22,17 @@ if TYPE_CHECKING:
     Holding = Tuple[int, bool, bool, int]
     """pid, may read, may write, number"""
 
-MOST_FILES_OF_PROCESS = 100_000
-MOST_FILES_OF_USER = 300_000
 CAN_READ, CAN_WRITE = 0o400, 0o200
 
 
 class Walk:
     """Who has which pipe or socket open, over all tables of open files of all processes.
 
-    ``denied`` are processes whose files the kernel does not show to this user; ``cut`` those
-    with too many, ``late`` those that the time did not reach.
+    ``denied`` are processes whose files the kernel does not show to this user; ``late`` those
+    that the time did not reach; the budget's ``cut`` those with too many.
     """
 
-    __slots__ = ("_spent", "cut", "deadline", "denied", "held", "late", "of", "table")
+    __slots__ = ("budget", "deadline", "denied", "held", "late", "of", "table")
 
     def __init__(self, deadline: float) -> None:
         self.table = tasks.Table()
@@ -42,9 +40,8 @@ class Walk:
         self.held: Dict[str, List[Where]] = {}
         self.of: Dict[int, Set[str]] = {}
         self.denied: Set[int] = set()
-        self.cut: Dict[int, int] = {}
         self.late: Set[int] = set()
-        self._spent: Dict[int, int] = {}
+        self.budget = tasks.Budget()
 
     def files(self, first: Iterable[int]) -> None:
         """Read everybody's descriptors, those of *first* before all others."""
@@ -67,20 +64,8 @@ class Walk:
                 os.close(proc_fd)
 
     def _process(self, pid: int, proc_fd: int) -> None:
-        uid = os.fstat(proc_fd).st_uid
-        budget = min(MOST_FILES_OF_PROCESS, MOST_FILES_OF_USER - self._spent.get(uid, 0))
-        if budget <= 0:
-            self.cut[pid] = uid
-            return
-        count = 0
-        for tid, place, names in tasks.tables(pid, proc_fd, self.denied, budget + 1):
-            count += len(names)
-            if count > budget:
-                self.cut[pid] = uid
-                break
+        for tid, place, names in self.budget.tables(pid, proc_fd, self.denied):
             self._descriptors(pid, tid, place, names)
-        if count > 1000:
-            self._spent[uid] = self._spent.get(uid, 0) + min(count, budget)
 
     def _descriptors(self, pid: int, tid: int, place: int, names: List[str]) -> None:
         held = self.held
@@ -104,7 +89,7 @@ class Walk:
 
     def complete(self) -> bool:
         """Whether every process of this /proc showed all its descriptors."""
-        return not (self.denied or self.cut or self.late)
+        return not (self.denied or self.budget.cut or self.late)
 
     def pids_of(self, link: str) -> List[int]:
         """Processes that have a pipe or socket open, in the order of the walk."""
@@ -148,11 +133,8 @@ class Walk:
         if self.denied:
             why = "their files cannot be read %s" % reader()
             rows.append({"what": "files", "count": len(self.denied), "user": None, "why": why})
-        for uid in sorted(set(self.cut.values())):
-            pids = [pid for pid, other in self.cut.items() if other == uid]
-            why = "more open files than are read (process %d and the like)" % min(pids)
-            user = tasks.user_name(uid) or str(uid)
-            rows.append({"what": "files", "count": len(pids), "user": user, "why": why})
+        for count, user, why in self.budget.reasons():
+            rows.append({"what": "files", "count": count, "user": user, "why": why})
         if self.late:
             why = "the time for reading open files was over"
             rows.append({"what": "files", "count": len(self.late), "user": None, "why": why})

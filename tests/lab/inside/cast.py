@@ -56,15 +56,19 @@ def hold(gpu=0, mib=1000, charged=True, uvm=True):
     if uvm:
         area = keep(mmap.mmap(own, 2 * MIB, mmap.MAP_PRIVATE))
         area.madvise(mmap.MADV_DONTFORK)
-    if not charged:
-        return
+    if charged:
+        charge(gpu, mib)
+
+
+def charge(gpu, mib, lists="compute"):
+    """Memory that lives as long as this file, over forks and not over an exec."""
     start = int(stat_fields()[19])
     name = f"{os.getpid()}-{start}-gpu{gpu}"
     scratch = f"{CHARGES}/.{name}"
     fd = keep(os.open(scratch, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644))
-    row = "gpu=%d bytes=%d pid=%d start=%d lists=compute gi=- ci=- rule=file\n"
+    row = "gpu=%d bytes=%d pid=%d start=%d lists=%s gi=- ci=- rule=file\n"
     named = int(os.environ.get("CHARGE_PID", os.getpid()))  # what NVML names it by
-    os.write(fd, (row % (gpu, mib * MIB, named, start)).encode())
+    os.write(fd, (row % (gpu, mib * MIB, named, start, lists)).encode())
     fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     os.rename(scratch, f"{CHARGES}/{name}")
 
@@ -289,6 +293,14 @@ def trainer(loaders=2, double=False, gpu=0, title="python3 train.py"):
         else:
             fork("idle", name=f"loader{number}", session=True)
     ready("trainer")
+    rest()
+
+
+def keeper(gpu=0, mib=1000):
+    """Holds memory that was exported to it: one open nvidiactl, and no list names it."""
+    keep(os.open("/dev/nvidiactl", os.O_RDWR | os.O_CLOEXEC))
+    charge(gpu, mib, lists="none")
+    ready()
     rest()
 
 

@@ -252,6 +252,11 @@ cast["loader1"] = heir
         *("loader0", "loader1"),
         verdicts=frozenset({"held_by"}),
     ),
+    "keeper-of-exported-memory": wanted(
+        'start("keeper", session=True, name="keeper")\nstage.wait("keeper")\n',
+        "keeper",
+        verdicts=frozenset({"cannot_attribute", "held_by"}),
+    ),
     "under-a-debugger": wanted(
         orphaned()
         + 'start("tracer", session=True, name="tracer", pid=cast["worker"])\n'

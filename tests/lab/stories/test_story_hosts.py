@@ -86,5 +86,10 @@ def test_what_is_left_over_comes_back(stories: dict[str, Played], name: str) -> 
     assert played.section["verdict"] in scene.verdicts, played.section
 
 
+def test_who_may_keep_exported_memory_is_named(stories: dict[str, Played]) -> None:
+    played = stories["keeper-of-exported-memory"]
+    assert str(played.cast["keeper"]) in json.dumps(played.section), played.section
+
+
 def test_there_are_enough_of_them() -> None:
     assert len(SCENES) >= 40
