@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fleetmem.agent.wire import PROTOCOL
 from tests.lab import api
 from tests.lab.desk import inside, known_hosts, script, second_sshd
 
@@ -298,6 +299,7 @@ def liar(lie: str) -> Prepare:
 
     def prepare(lab: api.Lab, host: str, _folder: Path) -> dict[str, Any]:
         text = (Path(__file__).parent / "inside" / "liar.py").read_text("utf-8")
+        text = text.replace("PROTOCOL = 0", f"PROTOCOL = {PROTOCOL}")
         script(lab, host, "liar.py", text)
         line = f'#!/bin/sh\nexec python3 -S /run/host/liar.py {lie} "$@"\n'
         return {"python": script(lab, host, f"lie-{lie}", line)}

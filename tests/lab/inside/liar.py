@@ -14,6 +14,7 @@ import threading
 import time
 
 LIE = sys.argv[1]
+PROTOCOL = 0  # of this checkout, written where the file is installed
 OUT = sys.stdout.buffer
 HOSTILE = (
     "\x1b]0;owned\x07\x1b[2J\x1b[31m",
@@ -43,7 +44,14 @@ def hello(**more):
     """The greeting of a real agent."""
     token = sys.argv[7].split(":")
     say(f"{token[1]}{token[0]} ok 3.11.2 \n".encode())
-    known = {"type": "hello", "protocol": 1, "schema": 1, "version": "0", "uid": 0, "cached": True}
+    known = {
+        "type": "hello",
+        "protocol": PROTOCOL,
+        "schema": 1,
+        "version": "0",
+        "uid": 0,
+        "cached": True,
+    }
     say(frame({**known, **more}))
 
 
@@ -151,7 +159,7 @@ def outcome():
 
 def code():
     """A host that would end the whole run."""
-    answer_all(outcome="failed", reason="interrupted: \x1b[31m" + "by the host\n" * 5000)
+    answer_all(outcome="failed", code="interrupted", reason="\x1b[31m" + "by the host\n" * 5000)
 
 
 def infinite():
