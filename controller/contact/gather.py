@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Any
 
-from fleetmem.agent import declare
 from fleetmem.agent.model import FAILED, OK, OUTCOMES, PARTIAL
 from fleetmem.controller import errors
 from fleetmem.controller.contact import door
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
     from fleetmem.controller.contact.session import Result, Session
 
 SURVEY = ("host.facts", "host.operations", "gpu.devices", "gpu.processes", "gpu.holders")
-PEOPLE = tuple(n for n in ("processes.identity", "processes.ties") if n in declare.CALLS)
+PEOPLE = ("processes.identity", "processes.ties")
 """What is asked about those who touch a GPU, in one more round trip."""
 UNTRUSTED = errors.UntrustedOutput.code
 _SHARE = "survey"

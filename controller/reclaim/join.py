@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from fleetmem.controller.contact.gather import SURVEY, probe_error
-from fleetmem.controller.reclaim.law import from_identities
 from fleetmem.controller.reclaim.survey import Survey
 
 if TYPE_CHECKING:
@@ -48,11 +47,20 @@ def to_survey(rows: Mapping[str, Reading]) -> Survey:
 
 def _ties(rows: Mapping[str, Reading]) -> Ties:
     """Ties as read; where they could not be, none are known, and nothing is concluded."""
-    boot_id = rows["host.facts"]["reading"]["boot_id"]
-    if "processes.ties" not in rows:
-        return from_identities.ties(rows["processes.identity"]["reading"]["processes"], boot_id)
-    found: Ties | None = rows["processes.ties"]["reading"]
-    return found or from_identities.ties((), boot_id)
+    row = rows.get("processes.ties")
+    found: Ties | None = row["reading"] if row is not None else None
+    return found or {
+        "boot_id": rows["host.facts"]["reading"]["boot_id"],
+        "initial_pid_namespace": None,
+        "complete": False,
+        "bound": None,
+        "processes": [],
+        "links": [],
+        "listeners": [],
+        "owners": [],
+        "unseen": [],
+        "gone": [],
+    }
 
 
 def _people(rows: Mapping[str, Reading], ties: Ties) -> dict[int, Identity]:

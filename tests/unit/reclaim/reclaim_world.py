@@ -6,9 +6,9 @@ from dataclasses import replace
 from typing import Any, cast
 
 from fleetmem.agent import shapes
-from fleetmem.controller.reclaim.law import from_identities
 from fleetmem.controller.reclaim.law.known import OWNED
 from fleetmem.controller.reclaim.survey import Survey
+from tests.unit.reclaim import ties_world
 
 GIB = 1 << 30
 MIB = 1 << 20
@@ -178,7 +178,7 @@ def ties_of(processes: tuple[shapes.Identity, ...], **layouts: str) -> shapes.Ti
     An owner that is ``gone`` has ended and would have ended this process; the process is the
     main process of one that is ``live``. *layouts*: ``_50="a"``; forks of one have the same.
     """
-    made = from_identities.ties(processes, "boot-1")
+    made = ties_world.ties(processes, "boot-1")
     states = [p["owner"]["state"] for p in processes if p["owner"]["kind"] in OWNED]
     mains = [p["pid"] for p in processes if p["owner"]["kind"] in OWNED]
     for state, main, row in zip(states, mains, made["owners"], strict=True):

@@ -1,7 +1,4 @@
-"""Ties as far as identities show them, for a host whose agent cannot read ties. Pure.
-
-What identities do not say stays unknown: whether an owner has ended above all.
-"""
+"""Ties as identities written by hand show them, for tests that are about one process."""
 
 from __future__ import annotations
 
