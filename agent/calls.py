@@ -36,11 +36,19 @@ class Child:
 
     @classmethod
     def start(cls, name: str, closed: List[int], body: Callable[..., None], *args: Any) -> Child:
-        """Fork a child that runs ``body(input, output, *args)`` and ends."""
+        """Fork a child that runs ``body(input, output, *args)`` and ends; OSError where there is
+        no room for one more process or pipe, and then nothing was started."""
         output, output_child = os.pipe()
-        input_child, input_ = os.pipe()
+        pipes = [output, output_child]
         parent = os.getpid()
-        pid = os.fork()
+        try:
+            input_child, input_ = os.pipe()
+            pipes += [input_child, input_]
+            pid = os.fork()
+        except OSError:
+            for number in pipes:
+                os.close(number)
+            raise
         if pid == 0:
             try:
                 for number in [*closed, output, input_]:

@@ -1,4 +1,4 @@
-"""What was done to this host, kept on this host: the lock, the epoch, intents, the trail.
+"""What was done to this host, kept on this host: the lock, the epoch, intents.
 
 Everything lies in one 0700 folder on a file system that a reboot empties
 (``/run/fleetmem``, or the user's runtime directory), so a record never outlives the pids
@@ -9,7 +9,6 @@ before the signal is sent: at most once is the file system's promise, not ours.
 from __future__ import annotations
 
 import os
-import time
 from errno import EDQUOT, ENOSPC
 
 from fleetmem.agent import wire
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
 
     from fleetmem.agent import shapes
 
-_JOURNAL = "/run/systemd/journal/socket"
+NO_ROOM = (ENOSPC, EDQUOT)
 
 
 def state_dir() -> Tuple[Optional[str], Optional[str]]:
@@ -58,7 +57,7 @@ def open_dir() -> str:
 
 def cannot_keep(path: str, error: OSError) -> Trouble:
     """The Trouble that *error* about a record at *path* means: no room, or no folder."""
-    if error.errno in (ENOSPC, EDQUOT):
+    if error.errno in NO_ROOM:
         return Trouble(FAILED, "%s: %s" % (path, error.strerror), code="remote_disk_full")
     return Trouble(DENIED, "%s: %s" % (path, error.strerror), code="no_state_dir")
 
@@ -90,7 +89,7 @@ def lock(operation: str) -> Tuple[int, int]:
     except OSError as error:
         os.close(number)
         raise cannot_keep(folder, error) from None
-    _forget_the_dead(os.path.join(folder, "signals"))
+    _settle(os.path.join(folder, "signals"))
     return number, epoch
 
 
@@ -162,9 +161,12 @@ def sync_dir(path: str) -> None:
 def intend(pid: int, start_time: int, signal: str, event: Dict[str, Any]) -> Optional[int]:
     """Record the intent to signal an identity; None if this pair is on record already.
 
-    The descriptor returned is for :func:`done`. Trouble where it cannot be recorded; then
-    there is no record, and nothing may be sent.
+    The descriptor returned is for :func:`done`; while it is open the record is locked, so that
+    nobody takes an intent in the making for one that was left behind. Trouble where it cannot
+    be recorded; then there is no record, and nothing may be sent.
     """
+    from fcntl import LOCK_EX, LOCK_NB, flock
+
     folder = os.path.join(open_dir(), "signals")
     try:
         os.mkdir(folder, 0o700)
@@ -182,6 +184,7 @@ def intend(pid: int, start_time: int, signal: str, event: Dict[str, Any]) -> Opt
         raise cannot_keep(path, error) from None
     line = (wire.dumps(event) + "\n").encode()
     try:
+        flock(number, LOCK_EX | LOCK_NB)
         if os.write(number, line) != len(line):
             raise OSError(ENOSPC, os.strerror(ENOSPC))
         os.fsync(number)
@@ -193,10 +196,15 @@ def intend(pid: int, start_time: int, signal: str, event: Dict[str, Any]) -> Opt
 
 
 def done(number: int, result: str) -> None:
-    """Close an intent with its result."""
-    os.write(number, (wire.dumps({"result": result}) + "\n").encode())
-    os.fsync(number)
-    os.close(number)
+    """Close an intent with its result. Where there is no room for that it stays open: what the
+    kernel shows settles it later, and the result is still told."""
+    try:
+        os.write(number, (wire.dumps({"result": result}) + "\n").encode())
+        os.fsync(number)
+    except OSError:
+        pass
+    finally:
+        os.close(number)
 
 
 def withdraw(number: int, pid: int, start_time: int, signal: str) -> None:
@@ -206,7 +214,11 @@ def withdraw(number: int, pid: int, start_time: int, signal: str) -> None:
 
 
 def records() -> List[shapes.SignalRecord]:
-    """All (identity, signal) pairs on record, oldest name first."""
+    """All (identity, signal) pairs on record, oldest name first.
+
+    One without a result is settled by what the kernel shows, where it shows it: ``sent`` counts as
+    done, ``not_sent`` may be sent again, and the next lock forgets it.
+    """
     folder, _ = state_dir()
     path = os.path.join(folder or "", "signals")
     found: List[shapes.SignalRecord] = []
@@ -215,24 +227,63 @@ def records() -> List[shapes.SignalRecord]:
     except OSError:
         return found
     for name in names:
-        pid, _, rest = name.partition("-")
-        start, _, signal = rest.partition("-")
-        try:
-            with open(os.path.join(path, name), "rb") as file:
-                lines = [wire.loads(line.decode()) for line in file.read().splitlines()]
-            found.append(
-                {
-                    "operation": str(lines[0].get("operation", "")) if lines else "",
-                    "pid": int(pid),
-                    "start_time": int(start),
-                    "signal": signal,
-                    "done": len(lines) > 1,
-                    "result": lines[1].get("result") if len(lines) > 1 else None,
-                }
-            )
-        except (OSError, ValueError, AttributeError):
+        key = _key(name)
+        if key is None:
             continue
+        operation, result = _read(os.path.join(path, name))
+        shown = None if result is not None else _shown(os.path.join(path, name), *key)
+        found.append(
+            {
+                "operation": operation,
+                "pid": key[0],
+                "start_time": key[1],
+                "signal": key[2],
+                "done": result is not None or shown == "sent",
+                "result": result or shown,
+            }
+        )
     return found
+
+
+def _key(name: str) -> Optional[Tuple[int, int, str]]:
+    """The identity and the signal that a record's name says, None for another file."""
+    pid, _, rest = name.partition("-")
+    start, _, signal = rest.partition("-")
+    if not (pid.isdigit() and start.isdigit() and signal):
+        return None
+    return int(pid), int(start), signal
+
+
+def _read(path: str) -> Tuple[str, Optional[str]]:
+    """(operation, result) of a record; a line that is damaged or cut short says nothing."""
+    operation, result = "", None
+    try:
+        with open(path, "rb") as file:
+            lines = file.read().splitlines()
+        operation = str(wire.loads(lines[0].decode())["operation"])
+        result = str(wire.loads(lines[1].decode())["result"])
+    except (OSError, ValueError, LookupError, TypeError, AttributeError):
+        pass
+    return operation, result
+
+
+def _shown(path: str, pid: int, start_time: int, signal: str) -> Optional[str]:
+    """What the kernel shows of an intent without a result; None while somebody is at it."""
+    from fcntl import LOCK_NB, LOCK_SH, flock
+
+    from fleetmem.agent.kernel import dispositions
+
+    try:
+        number = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+    except OSError:
+        return None
+    try:
+        flock(number, LOCK_SH | LOCK_NB)
+    except OSError:
+        return None
+    finally:
+        os.close(number)
+    return dispositions.outcome(pid, start_time, signal)
 
 
 def operations() -> shapes.HostOperations:
@@ -240,8 +291,9 @@ def operations() -> shapes.HostOperations:
     return {"epoch": read_epoch(), "locked_by": locked_by(), "signals": records()}
 
 
-def _forget_the_dead(folder: str) -> None:
-    """Drop records of identities that no longer exist: their numbers are free again."""
+def _settle(folder: str) -> None:
+    """Drop records of identities that no longer exist, whose numbers are free again, and of
+    signals that the kernel shows were never sent."""
     from fleetmem.agent.kernel import identity
 
     try:
@@ -249,63 +301,13 @@ def _forget_the_dead(folder: str) -> None:
     except OSError:
         return
     for name in names:
-        pid, _, rest = name.partition("-")
-        start = rest.partition("-")[0]
-        if not (pid.isdigit() and start.isdigit()):
+        key = _key(name)
+        if key is None:
             continue
-        if identity.start_time(int(pid)) != int(start):
+        path = os.path.join(folder, name)
+        gone = identity.start_time(key[0]) != key[1]
+        if gone or (_read(path)[1] is None and _shown(path, *key) == "not_sent"):
             try:
-                os.unlink(os.path.join(folder, name))
+                os.unlink(path)
             except OSError:
                 pass
-
-
-# --- the trail -----------------------------------------------------------------------------
-
-
-def trail(event: Dict[str, Any]) -> None:
-    """One line in the host's journal, else in ``audit.jsonl``; it is on record on return.
-
-    *event* says what happens by action, signal, pid, comm and operation, or by ``message``.
-    Journal: the native protocol of systemd-journald (``systemd.io/JOURNAL_NATIVE_PROTOCOL``).
-    """
-    if "message" in event:
-        text = "fleetmem: %s" % event["message"]
-    else:
-        form = "fleetmem: %(action)s %(signal)s to %(pid)d (%(comm)s), operation %(operation)s"
-        text = form % event
-    if os.geteuid() == 0 and _to_journal(text, event):
-        return
-    path = os.path.join(open_dir(), "audit.jsonl")
-    line = wire.dumps(dict(event, time=round(time.time(), 3))) + "\n"
-    try:
-        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
-        number = os.open(path, flags, 0o600)
-        try:
-            os.write(number, line.encode())
-            os.fsync(number)
-        finally:
-            os.close(number)
-    except OSError as error:
-        raise Trouble(FAILED, "%s: %s" % (path, error.strerror), code="no_trail") from None
-
-
-def _to_journal(text: str, event: Dict[str, Any]) -> bool:
-    if not os.path.exists(_JOURNAL):
-        return False
-    import _socket
-
-    fields = {"MESSAGE": text, "SYSLOG_IDENTIFIER": "fleetmem", "PRIORITY": "5"}
-    for key, value in event.items():
-        if key == "message":
-            continue
-        fields["FLEETMEM_" + key.upper()] = str(value)
-    data = "".join("%s=%s\n" % (k, v.replace("\n", " ")) for k, v in fields.items())
-    channel = _socket.socket(_socket.AF_UNIX, _socket.SOCK_DGRAM)
-    try:
-        channel.sendto(data.encode(), _JOURNAL)
-    except OSError:
-        return False
-    finally:
-        channel.close()
-    return True

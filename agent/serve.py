@@ -204,7 +204,18 @@ class _Server:
             self._next(self.shared[share])
             return
         title = "fleetmem-act" if row.action else "fleetmem-call"
-        self._adopt(Child.start(title, self._closed_in_children(), run_once, message), message)
+        try:
+            child = Child.start(title, self._closed_in_children(), run_once, message)
+        except OSError as error:
+            self._not_started(message, error)
+            return
+        self._adopt(child, message)
+
+    def _not_started(self, call: Dict[str, Any], error: OSError) -> None:
+        """This host has no room for one more process: nothing of the call was begun."""
+        self.answer(
+            call, FAILED, "no_processes", "no process could be started: %s" % error.strerror
+        )
 
     def _closed_in_children(self) -> List[int]:
         lock = [] if self.lock is None else [self.lock]
@@ -227,7 +238,11 @@ class _Server:
                 continue
             if shared.child is None:
                 name = "fleetmem-nvml" if shared.name == _NVML else "fleetmem-call"
-                shared.child = Child.start(name, self._closed_in_children(), run_session)
+                try:
+                    shared.child = Child.start(name, self._closed_in_children(), run_session)
+                except OSError as error:
+                    self._not_started(call, error)
+                    continue
                 self._adopt(shared.child, call)
             else:
                 shared.child.take(call)

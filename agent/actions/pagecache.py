@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 
 from fleetmem.agent import isolate as apart
-from fleetmem.agent import ledger
+from fleetmem.agent import ledger, trail
 from fleetmem.agent.actions import pagecache_file
 from fleetmem.agent.declare import action
 from fleetmem.agent.kernel import maps as mappings
@@ -80,7 +80,7 @@ def drop(
     before = _nodes(deadline)
     if files and not dry_run:
         message = "pagecache %s of %d files, first %s, operation %s"
-        ledger.trail(
+        trail.trail(
             {
                 "message": message % (mode, len(files), cache_paths.show(files[0])[0], operation),
                 "action": "pagecache.drop",

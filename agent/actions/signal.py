@@ -1,9 +1,10 @@
 """``signal.send``: signal exact identities, each at most once, after rechecking each.
 
 Order for every target: identity read, pidfd opened, identity read again, the rest of the
-plan's facts rechecked, intent on record, trail written, signal sent through the pidfd,
-result on record. Without pidfd (Linux before 5.3) the identity is rechecked immediately
-before kill(2), and the result says so.
+plan's facts rechecked, the trail found ready, intent on record, trail written, signal sent
+through the pidfd, result on record. The name in the trail is the kernel's, not the plan's.
+Without pidfd (Linux before 5.3) the identity is rechecked immediately before kill(2), and the
+result says so.
 """
 
 from __future__ import annotations
@@ -12,8 +13,9 @@ import os
 
 from fleetmem.agent import ledger
 from fleetmem.agent.declare import action
-from fleetmem.agent.kernel import identity
+from fleetmem.agent.kernel import dispositions, identity
 from fleetmem.agent.model import FAILED, Trouble
+from fleetmem.agent.trail import Trail
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -21,7 +23,7 @@ if TYPE_CHECKING:
 
     from fleetmem.agent import shapes
 
-SIGNALS = {"TERM": 15, "KILL": 9}
+SIGNALS = dispositions.NUMBERS
 
 
 def plan(signal: str = "TERM", targets: Tuple[Dict[str, Any], ...] = ()) -> List[str]:
@@ -43,9 +45,10 @@ def send(
     epoch: int = 0,
     boot_id: str = "",
     desk: str = "",
+    scope: str = "",
     reason: str = "",
 ) -> shapes.SignalResults:
-    """Signal *targets*, each ``{pid, start_time, uid, comm, cgroup, files}``.
+    """Signal *targets*, each ``{pid, start_time, uid, cgroup, files}``.
 
     ``files``: true where the plan saw driver files in the process; it must still have some.
     Trouble ``stale_plan`` where the boot or the epoch is another one than the plan's.
@@ -57,11 +60,16 @@ def send(
     if epoch != ledger.read_epoch():
         raise Trouble(FAILED, "another run took the host's lock in between", code="stale_plan")
     spared = own_line()
-    results = []
-    for target in targets:
-        row = _one(signal, target, spared, operation, epoch, desk, reason)
-        results.append(row)
-    return {"results": results}
+    event = {
+        "action": "signal",
+        "operation": operation,
+        "epoch": epoch,
+        "signal": signal,
+        "desk": desk,
+        "scope": scope,
+        "reason": reason,
+    }
+    return {"results": [_one(signal, target, spared, event) for target in targets]}
 
 
 def read_boot_id() -> str:
@@ -81,15 +89,11 @@ def own_line() -> List[int]:
 
 
 def _one(
-    signal: str,
-    target: Dict[str, Any],
-    spared: List[int],
-    operation: str,
-    epoch: int,
-    desk: str,
-    reason: str,
+    signal: str, target: Dict[str, Any], spared: List[int], event: Dict[str, Any]
 ) -> shapes.SignalResult:
     pid, start = int(target["pid"]), int(target["start_time"])
+    comm: Optional[str] = None
+    deaf: Optional[str] = None
 
     def row(
         result: Any, code: Optional[str] = None, why: Optional[str] = None
@@ -101,6 +105,8 @@ def _one(
             "result": result,
             "code": code,
             "why": why,
+            "comm": comm,
+            "deaf": deaf,
         }
 
     if pid <= 1 or pid in spared:
@@ -116,33 +122,34 @@ def _one(
     try:
         if identity.start_time(pid) != start:
             return row("gone")
+        comm = identity.comm(pid)
         changed = _changed(pid, target)
         if changed:
             return row("refused", *changed)
-        event = {
-            "action": "signal",
-            "operation": operation,
-            "epoch": epoch,
-            "signal": signal,
-            "pid": pid,
-            "start_time": start,
-            "comm": str(target.get("comm", "")),
-            "desk": desk,
-            "reason": reason,
-        }
+        event = dict(event, pid=pid, start_time=start, comm=comm or "?")
+        try:
+            way = Trail()
+        except Trouble as trouble:
+            return row("failed", trouble.code, trouble.reason)
         try:
             record = ledger.intend(pid, start, signal, event)
         except Trouble as trouble:
+            way.close()
             return row("failed", trouble.code, trouble.reason)
         if record is None:
+            way.close()
             return row(
                 "already", "signalled_before", "SIG%s was sent to this process before" % signal
             )
         try:
-            ledger.trail(event)
+            way.write(event)
         except Trouble as trouble:
             ledger.withdraw(record, pid, start, signal)
             return row("failed", trouble.code, trouble.reason)
+        finally:
+            way.close()
+        if signal == "TERM":
+            deaf = dispositions.deaf(pid)
         result = _deliver(pid, start, pidfd, SIGNALS[signal])
         ledger.done(record, result[0])
         return row(*result)

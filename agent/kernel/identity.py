@@ -21,6 +21,15 @@ def stat(pid: int, task: Optional[int] = None) -> Optional[Tuple[str, ...]]:
         return None
 
 
+def comm(pid: int) -> Optional[str]:
+    """The name that the kernel has for the process now; None where it is gone."""
+    try:
+        with open("/proc/%d/comm" % pid, "rb") as file:
+            return file.read().rstrip(b"\n").decode("utf-8", "replace")
+    except OSError:
+        return None
+
+
 def start_time(pid: int) -> Optional[int]:
     """Field 22 of /proc/PID/stat: clock ticks since boot; None where there is no such pid."""
     fields = stat(pid)

@@ -29,7 +29,11 @@ class HostFacts(TypedDict):
 
 
 class SignalRecord(TypedDict):
-    """One signal that some run intended for an identity; ``done`` false = outcome unknown."""
+    """One signal that some run intended for an identity; ``done`` false = no result on record.
+
+    ``result``: sent, gone, failed; without a result what the kernel shows now: ``sent`` (pending,
+    then ``done`` is true), ``gone``, ``not_sent`` (it may be sent again) or ``None``: unknown.
+    """
 
     operation: str
     pid: int

@@ -29,6 +29,7 @@
     │   ├── PythonMissing             python_missing
     │   ├── PythonTooOld              python_too_old
     │   ├── PythonIncomplete          python_incomplete
+    │   ├── NoProcesses               no_processes
     │   ├── RemoteDiskFull            remote_disk_full
     │   ├── AgentFailed               agent_failed
     │   ├── ProtocolMismatch          protocol_mismatch
@@ -86,6 +87,7 @@ from fleetmem.controller.errors.on_host import (
     CommandFailed,
     HostFailed,
     LogUnreadable,
+    NoProcesses,
     NvmlDenied,
     NvmlFailed,
     NvmlHung,
@@ -163,6 +165,7 @@ __all__ = [
     "Locked",
     "LogUnreadable",
     "NoHostsMatch",
+    "NoProcesses",
     "NoStateDir",
     "NotAttempted",
     "NotPermitted",

@@ -75,6 +75,13 @@ class RemoteDiskFull(HostFailed):
     remedy = "make room on the host"
 
 
+class NoProcesses(HostFailed):
+    """The host could start no process more: its numbers or its limits are used up."""
+
+    code = "no_processes"
+    remedy = "end what fills the host's process table, or raise its limit (pids.max, ulimit -u)"
+
+
 class AgentFailed(HostFailed):
     """The agent did not start or ended in the middle; its last words are in the message."""
 

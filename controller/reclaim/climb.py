@@ -21,7 +21,8 @@ Emit = Callable[[dict[str, Any]], None]
 @dataclass
 class Climb:
     """One host's climb. ``alive`` and ``used`` are what was last seen. Each signal is announced
-    before it is sent, and answered with what came of it and whether that changed anything."""
+    before it is sent, and answered with what came of it and whether that changed anything.
+    ``deaf``: targets that TERM cannot end, and why. ``scope``: what was asked for, in words."""
 
     host: str
     session: Session
@@ -30,6 +31,7 @@ class Climb:
     survey: Survey
     epoch: int
     desk: str
+    scope: str
     announce: Callable[[dict[str, Any]], None]
     answered: Callable[[dict[str, Any], bool], None]
     emit: Emit
@@ -40,6 +42,7 @@ class Climb:
     stuck: dict[tuple[int, int], str] = field(default_factory=dict)
     refused: dict[tuple[int, int], Refusal] = field(default_factory=dict)
     unclear: dict[tuple[int, int], str] = field(default_factory=dict)
+    deaf: dict[tuple[int, int], str] = field(default_factory=dict)
     watching: list[int] = field(default_factory=list)
     falling: set[int] = field(default_factory=set)
     last_signal: float = 0.0

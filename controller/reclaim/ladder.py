@@ -19,6 +19,7 @@ from fleetmem.controller.reclaim.survey import descends_from, heir_like, may_hol
 from fleetmem.controller.reclaim.verdict import (
     Climbed,
     GpuJudgement,
+    deaf_text,
     judge,
     pending,
 )
@@ -101,12 +102,25 @@ def _drain(run: Climb) -> str | None:
 
 
 async def _term(run: Climb) -> None:
-    """TERM once, to the topmost targets; then the grace period."""
+    """TERM once, to the topmost targets; then the grace period, for those that TERM can end."""
     begin, before = time.monotonic(), dict(run.used)
     sent = await signalling.send(run, "TERM", topmost(run.plan.first))
-    await _wait(run, run.options.grace_period_seconds, [t.member.key for t in run.plan.first])
+    waiting = _may_end(run)
+    await _wait(run, run.options.grace_period_seconds if waiting else 0.0, waiting)
     await _settle(run, "term")
-    _row(run, "term", _outcome(run), time.monotonic() - begin, sent, before)
+    why = deaf_text([t.member for t in run.plan.first], run.deaf)
+    tail = "; not waited for" if why and not waiting else ""
+    _row(run, "term", _outcome(run), time.monotonic() - begin, sent, before, (why or "") + tail)
+
+
+def _may_end(run: Climb) -> list[tuple[int, int]]:
+    """Targets that TERM, or the end of one above them, can end."""
+    hear = [t for t in topmost(run.plan.first) if t.member.key not in run.deaf]
+    return [
+        t.member.key
+        for t in run.plan.first
+        if t in hear or any(descends_from(t.member.process, above.member.process) for above in hear)
+    ]
 
 
 async def _kill(run: Climb) -> None:
@@ -298,6 +312,8 @@ async def _verify(run: Climb) -> list[GpuJudgement]:
             falling=frozenset(run.falling),
             refused=run.refused,
             unclear=run.unclear,
+            deaf=run.deaf,
+            up_to=run.options.up_to,
         )
         rows = judge(run.plan, survey, classify(survey, rules()), climbed, run.host)
         left = run.release_seconds - since
@@ -339,7 +355,7 @@ def _row(
         "seconds": round(seconds, 3),
         "signalled": signalled,
         "freed_bytes": freed,
-        "why": why,
+        "why": why or None,
         "gone": len(keys - run.alive),
         "targets": len(keys),
         "held_gpus": len(run.held_gpus()),

@@ -85,6 +85,20 @@ class ReclaimOptions:
         return " or ".join(option for option, value in given.items() if value)
 
     @property
+    def scope_text(self) -> str:
+        """The scope as it was asked for, for the trail."""
+        parts = [
+            ("--gpu", self.gpu or ""),
+            ("--pid", ",".join(map(str, self.pids))),
+            ("--pid", ",".join(f"{host}:{pid}" for host, pid in self.host_pids)),
+            ("--user", self.user or ""),
+            *(("--unit", name) for name in self.units),
+            *(("--container", name) for name in self.containers),
+            ("--override-protected", ",".join(map(str, self.override_protected))),
+        ]
+        return " ".join(f"{option} {value}" for option, value in parts if value) or "leftovers"
+
+    @property
     def users(self) -> frozenset[str]:
         """The names and numbers in ``user``."""
         return frozenset(filter(None, (self.user or "").split(",")))

@@ -22,6 +22,7 @@ def section(
 ) -> Reclaim:
     """*rows* are the verdicts over the GPUs in scope; *survey* is the one the plan rests on."""
     verdict = worst(list(rows))
+    own = next((row.advice for row in rows if row.verdict == verdict and row.advice), None)
     return {
         "plan": {
             "id": plan.id,
@@ -50,7 +51,7 @@ def section(
         "targets": [_target(t) for t in plan.targets],
         "spared": [_spared(s) for s in plan.spared],
         "rungs": list(rungs),
-        "advice": ADVICE.get(verdict) or _nothing_in_scope(plan, survey),
+        "advice": own or ADVICE.get(verdict) or _nothing_in_scope(plan, survey),
         "next": list(dict.fromkeys(step for row in rows for step in row.next)),
         "expect_seconds": plan.expect_seconds if plan.targets else None,
     }

@@ -8,10 +8,15 @@ from typing import TYPE_CHECKING, Any
 from fleetmem.controller import errors
 from fleetmem.controller.contact import gather
 from fleetmem.controller.reclaim.verdict import Refusal
+from fleetmem.controller.text.process_name import display_name
 
 if TYPE_CHECKING:
     from fleetmem.controller.reclaim.climb import Climb
     from fleetmem.controller.reclaim.plan import Target
+
+
+_NOT_BEGUN = ("stale_plan", "no_state_dir", "no_processes")
+"""Codes of a ``signal.send`` that signalled nobody."""
 
 
 async def send(run: Climb, signal: str, targets: list[Target]) -> list[dict[str, Any]]:
@@ -19,7 +24,7 @@ async def send(run: Climb, signal: str, targets: list[Target]) -> list[dict[str,
     records = {
         (r["pid"], r["start_time"]): r
         for r in run.survey.operations["signals"]
-        if r["signal"] == signal
+        if r["signal"] == signal and r["result"] != "not_sent"
     }
     before = set(records)
     fresh = [t for t in targets if t.member.key not in before and t.member.key in run.alive]
@@ -29,8 +34,9 @@ async def send(run: Climb, signal: str, targets: list[Target]) -> list[dict[str,
                 run.killed.add(key)
             else:
                 run.unclear[key] = (
-                    f"operation {records[key]['operation']} was about to send it SIGKILL, and "
-                    "nobody saw whether it did; it is not sent again"
+                    f"operation {records[key]['operation'] or '?'} was about to send it SIGKILL, "
+                    "and the kernel does not show whether it did; it is not sent again. If it "
+                    f"still runs in a minute, end it on the host as root: kill -KILL {key[0]}"
                 )
     if not fresh:
         run.last_signal = run.last_signal or time.monotonic()
@@ -40,7 +46,8 @@ async def send(run: Climb, signal: str, targets: list[Target]) -> list[dict[str,
         {
             "action": "signal",
             "signal": signal,
-            "targets": [[*t.member.key, t.member.name] for t in fresh],
+            "targets": [[*t.member.key, _name(run, t)] for t in fresh],
+            "scope": run.scope,
             "reason": run.options.reason,
         }
     )
@@ -54,12 +61,14 @@ async def send(run: Climb, signal: str, targets: list[Target]) -> list[dict[str,
             "epoch": run.epoch,
             "boot_id": run.plan.boot_id,
             "desk": run.desk,
+            "scope": run.scope,
             "reason": run.options.reason or "",
         },
     )
     run.last_signal = time.monotonic()
     if row["reading"] is None:
-        if row.get("code") in ("stale_plan", "no_state_dir"):
+        if row.get("code") in _NOT_BEGUN:
+            run.answered({"action": "signal_done", "signal": signal, "results": []}, False)
             raise gather.probe_error("signal.send", row)
         raise errors.OutcomeUnknown(f"signal.send: {row['reason'] or row['outcome']}")
     sent = []
@@ -73,9 +82,19 @@ async def send(run: Climb, signal: str, targets: list[Target]) -> list[dict[str,
             run.alive.discard(key)
         if one["result"] in ("refused", "failed"):
             run.refused[key] = Refusal(one["code"], one["why"] or one["result"])
+        if one["result"] in ("sent", "already") and one["deaf"]:
+            run.deaf[key] = one["deaf"]
     done = {"action": "signal_done", "signal": signal, "results": row["reading"]["results"]}
     run.answered(done, bool(sent))
     return sent
+
+
+def _name(run: Climb, target: Target) -> str:
+    """What the host called the target when it was last read: a plan may come from a file."""
+    process = run.survey.processes.get(target.member.pid)
+    if process is None or process["start_time"] != target.member.process["start_time"]:
+        return "?"
+    return display_name(process)
 
 
 def _as_target(target: Target) -> dict[str, Any]:
@@ -84,7 +103,6 @@ def _as_target(target: Target) -> dict[str, Any]:
         "pid": process["pid"],
         "start_time": process["start_time"],
         "uid": process["uid"],
-        "comm": process["comm"],
         "cgroup": process["cgroup"] or "",
         "files": bool({"fd", "mapping"} & set(target.member.evidence)),
     }

@@ -42,6 +42,8 @@ class Climbed:
     """What the ladder did and last saw. ``stuck``: killed identities that still run, with
     the kernel's state. ``waited_seconds`` since the last signal; ``killed`` identities.
     ``unclear``: identities for which an earlier run noted a KILL and not whether it was sent.
+    ``deaf``: identities that TERM cannot end as they are, with the agent's word for why.
+    ``up_to``: the last rung that was allowed.
     """
 
     killed: frozenset[tuple[int, int]] = frozenset()
@@ -50,6 +52,8 @@ class Climbed:
     falling: frozenset[int] = frozenset()
     refused: Mapping[tuple[int, int], Refusal] = field(default_factory=dict)
     unclear: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    deaf: Mapping[tuple[int, int], str] = field(default_factory=dict)
+    up_to: str = "heirs"
     drain_refused: str | None = None
     unknown: str | None = None
 
@@ -57,7 +61,7 @@ class Climbed:
 @dataclass(frozen=True)
 class GpuJudgement:
     """The verdict over one GPU. ``next`` are commands, whole; ``why_short`` says ``why`` where
-    many stand together."""
+    many stand together; ``advice`` where this case needs another sentence than its verdict's."""
 
     index: int
     verdict: Verdict
@@ -65,6 +69,7 @@ class GpuJudgement:
     why: str
     next: tuple[str, ...] = ()
     why_short: str | None = None
+    advice: str | None = None
 
 
 def planned(plan: Plan, survey: Survey, host: str) -> list[GpuJudgement]:
@@ -320,14 +325,56 @@ def _still_alive(
     refused = [climbed.refused[m.key] for m in alive if m.key in climbed.refused]
     killed = [m for m in alive if m.key in climbed.killed]
     if refused:
-        verdict: Verdict = "not_permitted" if refused[0].code == "not_permitted" else "held_by"
-        return GpuJudgement(gpu, verdict, used, f"{names}: {refused[0].why}")
+        return _refused(names, refused[0], gpu, used, host)
     if killed:
         states = {climbed.stuck.get(m.key, "?") for m in killed}
         why = f"{names}: SIGKILL is pending, kernel state {', '.join(sorted(states))}"
         return GpuJudgement(gpu, "unkillable", used, why)
-    step = _dry(host, gpu=gpu, up_to="heirs")
-    return GpuJudgement(gpu, "held_by", used, f"{names} still runs", (step,))
+    why = deaf_text(alive, climbed.deaf) or f"{names} still runs"
+    step = _dry(host, pid=",".join(str(m.pid) for m in alive), up_to="heirs")
+    if climbed.up_to == "heirs":
+        return GpuJudgement(gpu, "held_by", used, why, (step,), "It was not ended; look again.")
+    why += f"; --up-to {climbed.up_to} allowed nothing harder"
+    advice = "The last step allowed did not end it; a harder one would."
+    return GpuJudgement(gpu, "held_by", used, why, (step,), advice)
+
+
+_NO_RECORD = ("remote_disk_full", "no_trail", "no_state_dir")
+
+
+def _refused(names: str, refusal: Refusal, gpu: int, used: int, host: str) -> GpuJudgement:
+    """The host did not send the signal: the target changed, or could not be put on record."""
+    if refusal.code == "not_permitted":
+        return GpuJudgement(gpu, "not_permitted", used, f"{names}: {refusal.why}")
+    step = (_again(host, gpu),)
+    if refusal.code in _NO_RECORD:
+        why = f"{names} was not signalled: the host could not record it first ({refusal.why})"
+        advice = "Make room below /run on the host, then run it again."
+        return GpuJudgement(gpu, "held_by", used, why, step, advice)
+    why = f"{names} was not signalled: {refusal.why}"
+    advice = "The host refused the signal, because the process is not as planned. Look again."
+    return GpuJudgement(gpu, "held_by", used, why, step, advice)
+
+
+_DEAF = {
+    "ignored": "ignores SIGTERM",
+    "blocked": "blocks SIGTERM",
+    "stopped": "is stopped, so SIGTERM stays pending",
+    "init": "is process 1 of a PID namespace without a SIGTERM handler",
+}
+
+
+def deaf_text(members: list[Member], deaf: Mapping[tuple[int, int], str]) -> str | None:
+    """Which of *members* SIGTERM cannot end, and why; None for none."""
+    reasons: dict[str, list[str]] = {}
+    for member in members:
+        if member.key in deaf:
+            reasons.setdefault(deaf[member.key], []).append(f"{member.name} {member.pid}")
+    parts = []
+    for code, names in reasons.items():
+        more = f" and {len(names) - 3} more" if len(names) > 3 else ""
+        parts.append(f"{', '.join(names[:3])}{more} {_DEAF.get(code, 'does not act on SIGTERM')}")
+    return "; ".join(parts) or None
 
 
 def _still_used(

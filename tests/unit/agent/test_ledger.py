@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import os
-import socket
 import stat
 import subprocess
 import sys
@@ -13,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fleetmem.agent import ledger
+from fleetmem.agent import ledger, trail
 from fleetmem.agent.kernel import identity
 from fleetmem.agent.model import Trouble
 
@@ -25,7 +23,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The place of records, in a scratch folder."""
     path = tmp_path / "fleetmem"
     monkeypatch.setattr(ledger, "state_dir", lambda: (str(path), None))
-    monkeypatch.setattr(ledger, "_JOURNAL", str(tmp_path / "journal"))
+    monkeypatch.setattr(trail, "JOURNAL", str(tmp_path / "journal"))
     return path
 
 
@@ -161,46 +159,100 @@ def test_the_next_lock_forgets_the_dead(folder: Path, sleeper: subprocess.Popen[
     for pid, start in (alive, (alive[0], alive[1] - 1), (2**22 + 5, 9)):
         number = ledger.intend(pid, start, "KILL", EVENT)
         assert number is not None
-        os.close(number)
+        ledger.done(number, "sent")
     (folder / "signals" / "odd").write_text("")
     assert len(ledger.records()) == 3
     ledger.unlock(ledger.lock("next")[0])
     assert [(r["pid"], r["start_time"]) for r in ledger.records()] == [alive]
 
 
-def test_unreadable_records_hide_no_others(folder: Path) -> None:
+@pytest.mark.parametrize(
+    ("content", "operation"),
+    [(b"", ""), (b"\xff\x00 half", ""), (b'{"operation":"op"}\n{"res', "op"), (b"[]\n5\n", "")],
+)
+def test_a_damaged_record_is_an_intent_without_a_result(
+    folder: Path, sleeper: subprocess.Popen[bytes], content: bytes, operation: str
+) -> None:
+    """Its name says what was meant; hidden it would be taken for never begun."""
+    pid, start = key(sleeper)
     for signal in ("TERM", "KILL"):
-        number = ledger.intend(7, 70, signal, EVENT)
+        number = ledger.intend(pid, start, signal, EVENT)
         assert number is not None
         ledger.done(number, "sent")
-    (folder / "signals" / "7-70-TERM").write_bytes(b"\xff\x00 half")
-    assert [(r["signal"], r["done"]) for r in ledger.records()] == [("KILL", True)]
+    (folder / "signals" / f"{pid}-{start}-TERM").write_bytes(content)
+    rows = {row["signal"]: row for row in ledger.records()}
+    assert (rows["KILL"]["done"], rows["KILL"]["result"]) == (True, "sent")
+    assert (rows["TERM"]["done"], rows["TERM"]["operation"]) == (False, operation)
 
 
-# --- the trail -----------------------------------------------------------------------------
+IGNORES = (
+    "import signal, time; signal.signal(15, signal.SIG_IGN); print(1, flush=True); time.sleep(600)"
+)
 
 
-def test_the_trail_is_a_file_where_there_is_no_journal(folder: Path) -> None:
-    ledger.trail(dict(EVENT))
-    ledger.trail(dict(EVENT, pid=8))
-    path = folder / "audit.jsonl"
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [row["pid"] for row in rows] == [7, 8]
-    assert rows[0]["operation"] == "op"
-    assert rows[0]["time"] > 1.7e9
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
-
-
-def test_the_trail_goes_to_the_journal_where_there_is_one(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_what_the_kernel_shows_settles_an_intent(
+    folder: Path, sleeper: subprocess.Popen[bytes]
 ) -> None:
-    monkeypatch.setattr(os, "geteuid", lambda: 0)
-    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as journal:
-        journal.bind(str(tmp_path / "journal"))
-        ledger.trail(dict(EVENT, reason="two\nlines"))
-        lines = journal.recv(65536).decode().splitlines()
-    assert lines[0] == "MESSAGE=fleetmem: signal TERM to 7 (x), operation op"
-    assert "SYSLOG_IDENTIFIER=fleetmem" in lines
-    assert "FLEETMEM_OPERATION=op" in lines
-    assert "FLEETMEM_REASON=two lines" in lines
-    assert not folder.exists()
+    """KILL cannot be blocked: whoever lives and has none pending was never sent it."""
+    pid, start = key(sleeper)
+    for signal in ("TERM", "KILL"):
+        number = ledger.intend(pid, start, signal, EVENT)
+        assert number is not None
+        os.close(number)
+    assert {(r["signal"], r["done"], r["result"]) for r in ledger.records()} == {
+        ("TERM", False, "not_sent"),
+        ("KILL", False, "not_sent"),
+    }
+    ledger.unlock(ledger.lock("next")[0])
+    assert ledger.records() == []
+    again = ledger.intend(pid, start, "KILL", EVENT)
+    assert again is not None
+    os.close(again)
+
+
+def test_an_intent_in_the_making_is_not_settled(
+    folder: Path, sleeper: subprocess.Popen[bytes]
+) -> None:
+    pid, start = key(sleeper)
+    number = ledger.intend(pid, start, "KILL", EVENT)
+    assert number is not None
+    assert [(row["done"], row["result"]) for row in ledger.records()] == [(False, None)]
+    ledger.unlock(ledger.lock("next")[0])
+    assert len(ledger.records()) == 1
+    os.close(number)
+
+
+def test_a_pending_signal_was_sent(folder: Path, sleeper: subprocess.Popen[bytes]) -> None:
+    """A stopped process keeps TERM pending until it goes on."""
+    pid, start = key(sleeper)
+    sleeper.send_signal(19)
+    while "T" not in (identity.stat(pid) or "T"):
+        pass
+    os.close(ledger.intend(pid, start, "TERM", EVENT) or -1)
+    assert [(row["done"], row["result"]) for row in ledger.records()] == [(False, "not_sent")]
+    sleeper.send_signal(15)
+    assert [(row["done"], row["result"]) for row in ledger.records()] == [(True, "sent")]
+    ledger.unlock(ledger.lock("next")[0])
+    assert len(ledger.records()) == 1
+
+
+def test_a_handled_signal_leaves_no_trace(folder: Path) -> None:
+    """Whoever ignores or handles TERM may have been sent it: nobody can say."""
+    with subprocess.Popen([sys.executable, "-c", IGNORES], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        os.close(ledger.intend(*key(process), "TERM", EVENT) or -1)
+        assert [(row["done"], row["result"]) for row in ledger.records()] == [(False, None)]
+        process.kill()
+        process.wait()
+        assert [(row["done"], row["result"]) for row in ledger.records()] == [(False, "gone")]
+
+
+def test_a_result_that_finds_no_room_is_no_failure_of_the_signal(folder: Path) -> None:
+    number = ledger.intend(7, 70, "TERM", EVENT)
+    assert number is not None
+    os.close(number)
+    full = os.open("/dev/full", os.O_WRONLY)
+    ledger.done(full, "sent")
+    with pytest.raises(OSError, match="Bad file"):
+        os.fstat(full)

@@ -32,7 +32,7 @@ __all__ = ["disk"]
 @pytest.fixture(autouse=True)
 def trail(monkeypatch: pytest.MonkeyPatch) -> list[dict[str, Any]]:
     lines: list[dict[str, Any]] = []
-    monkeypatch.setattr(ledger, "trail", lines.append)
+    monkeypatch.setattr("fleetmem.agent.trail.trail", lines.append)
     return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -50,7 +51,7 @@ def target(pid: int, **more: Any) -> dict[str, Any]:
         "pid": pid,
         "start_time": identity.start_time(pid),
         "uid": os.geteuid(),
-        "comm": "python3",
+        "comm": "what the plan says",
         "cgroup": "",
         "files": False,
     }
@@ -170,6 +171,53 @@ def test_a_number_that_is_reused_between_two_looks(
     looks = iter([one["start_time"], one["start_time"] + 1])
     monkeypatch.setattr(identity, "start_time", lambda _pid: next(looks))
     assert send(one, signal="KILL") == [("gone", None)]
+    assert process.poll() is None
+
+
+def test_the_trail_has_the_kernel_s_name_the_scope_and_the_reason(
+    folder: Path, start: Start
+) -> None:
+    """A plan may say anything, a file that somebody edited above all."""
+    process = start("open('/proc/self/comm', 'w').write('nv-hostengine')")
+    options = {"boot_id": action.read_boot_id(), "epoch": ledger.read_epoch()}
+    given = {"operation": "op", "scope": "--gpu 0", "reason": "ticket 7", **options}
+    (row,) = action.send(targets=(target(process.pid),), **given)["results"]
+    assert (row["result"], row["comm"]) == ("sent", "nv-hostengine")
+    (line,) = (folder / "audit.jsonl").read_text().splitlines()
+    event = json.loads(line)
+    assert (event["comm"], event["scope"], event["reason"]) == (
+        "nv-hostengine",
+        "--gpu 0",
+        "ticket 7",
+    )
+    assert "what the plan says" not in line
+
+
+def test_term_that_cannot_work_is_said(folder: Path, start: Start) -> None:
+    process = start("import signal; signal.signal(15, signal.SIG_IGN)")
+    options: dict[str, Any] = {"boot_id": action.read_boot_id(), "epoch": ledger.read_epoch()}
+    (row,) = action.send(targets=(target(process.pid),), **options)["results"]
+    assert (row["result"], row["deaf"]) == ("sent", "ignored")
+    (row,) = action.send(signal="KILL", targets=(target(process.pid),), **options)["results"]
+    assert (row["result"], row["deaf"]) == ("sent", None)
+    assert process.wait(60) == -9
+
+
+def test_without_room_for_a_record_nothing_is_sent(
+    folder: Path, start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_given: Any) -> None:
+        raise Trouble("failed", "/run/fleetmem/signals: No space left", code="remote_disk_full")
+
+    process = start()
+    monkeypatch.setattr(ledger, "intend", full)
+    (row,) = action.send(
+        signal="KILL",
+        targets=(target(process.pid),),
+        boot_id=action.read_boot_id(),
+        epoch=ledger.read_epoch(),
+    )["results"]
+    assert (row["result"], row["code"]) == ("failed", "remote_disk_full")
     assert process.poll() is None
 
 

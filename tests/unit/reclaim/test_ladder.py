@@ -11,6 +11,7 @@ import pytest
 from fleetmem.agent.shapes import SignalRecord
 from fleetmem.controller.contact import gather
 from fleetmem.controller.contact.session import Session
+from fleetmem.controller.errors import NoProcesses
 from fleetmem.controller.reclaim import ladder
 from fleetmem.controller.reclaim.classify import classify
 from fleetmem.controller.reclaim.climb import Climb
@@ -19,6 +20,7 @@ from fleetmem.controller.reclaim.law.rules import rules
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.reclaim.plan import make_plan
 from fleetmem.controller.reclaim.survey import Survey
+from fleetmem.controller.reclaim.verdict import Climbed
 from tests.unit.reclaim.reclaim_world import (
     GIB,
     IDLE,
@@ -41,8 +43,13 @@ class Play:
         self.dies_of = dies_of
         self.refuses = refuses
         self.dead: set[int] = set()
+        self.deaf: dict[int, str] = {}
+        self.waited: list[tuple[float, list[int]]] = []
         self.sent: list[tuple[str, int]] = []
         self.trail: list[tuple[str, str]] = []
+
+    def note(self, event: dict[str, Any]) -> None:
+        self.trail.append((event["action"], event["signal"]))
 
     def look(self) -> Survey:
         alive = {p: row for p, row in self.before.processes.items() if p not in self.dead}
@@ -79,10 +86,13 @@ class Play:
                         "result": result,
                         "code": "changed" if self.refuses else None,
                         "why": self.refuses or None,
+                        "comm": None,
+                        "deaf": self.deaf.get(one["pid"]) if args["signal"] == "TERM" else None,
                     }
                 )
             return {"outcome": "ok", "reason": None, "reading": {"results": results}, "seconds": 0}
         assert name == "gpu.wait", name
+        self.waited.append((args["timeout_seconds"], args["pids"]))
         now = self.look()
         pairs = zip(args["pids"], args["start_times"], strict=True)
         reading = {
@@ -115,8 +125,9 @@ def run(play: Play, events: list[Any] | None = None, **options: Any) -> tuple[Cl
         survey=play.before,
         epoch=5,
         desk="me@desk",
-        announce=lambda event: play.trail.append((event["action"], event["signal"])),
-        answered=lambda event, changed: play.trail.append((event["action"], event["signal"])),
+        scope=wish.scope_text,
+        announce=play.note,
+        answered=lambda event, changed: play.note(event),
         emit=([] if events is None else events).append,
     )
 
@@ -278,6 +289,82 @@ def test_a_refused_target_gets_nothing_more() -> None:
     assert play.sent == []
 
 
+@pytest.mark.parametrize("code", ["ignored", "blocked", "stopped", "init"])
+def test_term_that_cannot_work_is_not_waited_for(code: str) -> None:
+    play = Play(single(), {50: "KILL"})
+    play.deaf = {50: code}
+    climbed, verdict = run(play, grace_period_seconds=600.0)
+    assert verdict == "reclaimed"
+    assert play.sent == [("TERM", 50), ("KILL", 50)]
+    assert play.waited[0] == (0.0, [])
+    term = climbed.rungs[1]
+    assert (term["rung"], term["outcome"]) == ("term", "partial")
+    assert (term["why"] or "").startswith("python3 50 ")
+    assert (term["why"] or "").endswith("; not waited for")
+
+
+def test_those_that_hear_term_are_waited_for() -> None:
+    both = survey(
+        identity(50, owner=GONE),
+        identity(51, owner=GONE),
+        holders=(holder(50), holder(51)),
+        lists={0: [listed(50, 40 * GIB), listed(51, 50 * GIB)]},
+    )
+    play = Play(both, {50: "KILL", 51: "TERM"})
+    play.deaf = {50: "ignored"}
+    climbed, verdict = run(play, grace_period_seconds=7.0)
+    assert verdict == "reclaimed"
+    assert play.waited[0] == (7.0, [51])
+    assert climbed.rungs[1]["why"] == "python3 50 ignores SIGTERM"
+
+
+def test_up_to_term_on_a_target_that_ignores_it_says_so() -> None:
+    play = Play(single(), {50: "KILL"})
+    play.deaf = {50: "ignored"}
+    climbed, verdict = run(play, up_to="term")
+    assert verdict == "held_by"
+    (row,) = ladder.judge(
+        climbed.plan,
+        play.look(),
+        classify(play.look(), rules()),
+        Climbed(deaf=climbed.deaf, up_to="term"),
+        "h1",
+    )[:1]
+    assert row.why == "python3 50 ignores SIGTERM; --up-to term allowed nothing harder"
+    assert row.advice == "The last step allowed did not end it; a harder one would."
+    assert row.next == ("fleetmem reclaim -H h1 --pid 50 --up-to heirs --dry-run",)
+
+
+def test_a_host_without_room_for_a_process_was_not_changed() -> None:
+    class Full(Play):
+        async def ask(self, session: Any, name: str, args: dict[str, Any], **more: Any) -> Any:
+            if name == "signal.send":
+                why = "no process could be started: Resource temporarily unavailable"
+                return {"outcome": "failed", "code": "no_processes", "reason": why, "reading": None}
+            return await super().ask(session, name, args, **more)
+
+    with pytest.raises(NoProcesses, match="no process could be started"):
+        run(Full(single(), {}))
+
+
+def test_the_trail_says_what_the_host_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A plan may come from a file that somebody edited."""
+    events: list[Any] = []
+    play = Play(single(), {50: "TERM"})
+    monkeypatch.setattr(play, "note", events.append)
+    made = make_plan(play.before, classify(play.before, rules()), ReclaimOptions(gpu="0"), {})
+    (target,) = made.targets
+    edited = replace(target.member, process={**target.member.process, "comm": "fake", "title": ""})
+    monkeypatch.setattr(
+        "tests.unit.reclaim.test_ladder.make_plan",
+        lambda *_: replace(made, targets=(replace(target, member=edited),)),
+    )
+    run(play, reason="ticket 7")
+    assert [(e["targets"], e["scope"], e["reason"]) for e in events if "targets" in e] == [
+        ([[50, 500, "python3"]], "--gpu 0", "ticket 7")
+    ]
+
+
 def test_a_listener_is_not_stopped_without_a_word() -> None:
     busy = survey(
         identity(50, listening=True, listening_ports=[8000]),
@@ -325,6 +412,19 @@ def test_a_kill_whose_end_nobody_saw_is_unknown() -> None:
     assert verdict == "unknown"
     assert play.sent == [("TERM", 50)]
     assert climbed.unclear[(50, 500)].startswith("operation old1 was about to send it SIGKILL")
+
+
+def test_a_kill_that_the_kernel_shows_was_not_sent_is_sent() -> None:
+    found = earlier("KILL", False, single())
+    record = replace(
+        found,
+        operations=dict(
+            found.operations, signals=[{**found.operations["signals"][0], "result": "not_sent"}]
+        ),
+    )  # type: ignore[arg-type]
+    play = Play(record, {50: "KILL"})
+    assert run(play)[1] == "reclaimed"
+    assert play.sent == [("TERM", 50), ("KILL", 50)]
 
 
 def test_a_record_of_a_reused_number_is_anothers() -> None:

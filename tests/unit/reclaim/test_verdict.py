@@ -147,13 +147,31 @@ def test_a_kill_that_nobody_saw_is_unknown() -> None:
 )
 def test_a_refused_target(code: str | None, why: str, verdict: str) -> None:
     row = climbed(BEFORE, how=Climbed(refused={(50, 500): Refusal(code, why)}))
-    assert (row.verdict, row.why) == (verdict, f"python3 50: {why}")
+    assert row.verdict == verdict
+    assert row.why.startswith("python3 50")
+    assert row.why.endswith(f": {why}")
+
+
+def test_a_refused_target_has_its_own_words() -> None:
+    """Nobody outside the plan holds it."""
+    texts = {}
+    for code in ("changed", "remote_disk_full", "no_trail", "no_state_dir"):
+        row = climbed(BEFORE, how=Climbed(refused={(50, 500): Refusal(code, "/run/x: full")}))
+        assert "outside the plan" not in (row.advice or "outside the plan")
+        texts[code] = (row.why, row.advice)
+    assert texts["remote_disk_full"] == (
+        "python3 50 was not signalled: the host could not record it first (/run/x: full)",
+        "Make room below /run on the host, then run it again.",
+    )
+    assert texts["no_trail"] == texts["no_state_dir"] == texts["remote_disk_full"]
+    assert texts["changed"][0] == "python3 50 was not signalled: /run/x: full"
 
 
 def test_a_target_that_was_only_termed_and_lives() -> None:
-    row = climbed(BEFORE, up_to="term")
-    assert (row.verdict, row.why) == ("held_by", "python3 50 still runs")
-    assert row.next == ("fleetmem reclaim -H h1 --gpu 0 --up-to heirs --dry-run",)
+    row = climbed(BEFORE, how=Climbed(up_to="term"))
+    assert row.verdict == "held_by"
+    assert row.why == "python3 50 still runs; --up-to term allowed nothing harder"
+    assert row.next == ("fleetmem reclaim -H h1 --pid 50 --up-to heirs --dry-run",)
 
 
 def test_a_reused_number_is_not_the_target() -> None:
