@@ -13,15 +13,9 @@ import hashlib
 import json
 import os
 import zlib
-from pathlib import Path
 
 from fleetmem.controller.contact.parts import Part, Payload
-
-
-def folder() -> Path:
-    """``$XDG_CACHE_HOME/fleetmem``, by default ``~/.cache/fleetmem``."""
-    base = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(base) / "fleetmem"
+from fleetmem.controller.text.kept import folder
 
 
 def load(key: str) -> Payload | None:

@@ -13,16 +13,22 @@ Later and more specific wins: defaults, groups in the order of the file, node se
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import replace
 
 from fleetmem.controller.errors import InventoryInvalid
 from fleetmem.controller.hosts.host import Inventory
+from fleetmem.controller.hosts.inventory_kept import from_plain, to_plain
+from fleetmem.controller.text import kept
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fleetmem.controller.text.yaml_nodes import Document
 
 MAX_SHOWN = 50
+_NAMED_HOME = re.compile(rb"~[A-Za-z0-9_]")
+"""``~user``: where that leads is for the password database to say, each time."""
+
 MACHINE_FILE = "/etc/fleetmem/inventory.yaml"
 
 
@@ -72,16 +78,27 @@ def load(path: str | None = None) -> Inventory:
     chosen, warnings = find(path)
     if chosen is None:
         return Inventory(warnings=warnings)
+    data = kept.content(chosen)
+    if data is None or _NAMED_HOME.search(data):
+        from fleetmem.controller.text import yaml_nodes
+
+        return _build(yaml_nodes.read(chosen), chosen, warnings)
+    places = (os.path.dirname(os.path.abspath(chosen)), os.path.expanduser("~"))
+    code = kept.code_stamp(os.path.dirname(__file__), kept.YAML)
+    inputs = (data, *map(os.fsencode, places), code)
+    plain = kept.kept("inventory", inputs, lambda: to_plain(_from_bytes(data, chosen)))
+    return replace(from_plain(plain), file=chosen, warnings=warnings)
+
+
+def _from_bytes(data: bytes, file: str) -> Inventory:
     from fleetmem.controller.text import yaml_nodes
 
-    return _build(yaml_nodes.read(chosen), chosen, warnings)
+    return _build(yaml_nodes.parse(data, file), file, ())
 
 
 def parse(text: str, file: str = "inventory.yaml") -> Inventory:
     """The inventory in *text*; paths in it are relative to *file*."""
-    from fleetmem.controller.text import yaml_nodes
-
-    return _build(yaml_nodes.parse(text.encode(), file), file, ())
+    return _from_bytes(text.encode(), file)
 
 
 def _build(document: Document, file: str, warnings: tuple[str, ...]) -> Inventory:

@@ -1,31 +1,25 @@
-"""Playbooks: found, read, checked in full before any host is asked.
+"""Playbooks: found, and read once for each state of their text.
 
 A playbook names probes and rules over their readings. There are no expressions and no
-templates: when a rule needs an if, a probe is written. Every mistake is named as
-``file:line:column``.
+templates: when a rule needs an if, a probe is written. What :mod:`checking` made of a file is
+kept, so that a run does not check again what has not changed.
 """
 
 from __future__ import annotations
 
 import os
-import string
 from collections.abc import Iterable
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict, dataclass, field
+from typing import Any
 
+from fleetmem import agent
 from fleetmem.controller.errors import PlaybookInvalid, UsageError
-from fleetmem.controller.text import yaml_nodes
-
-if TYPE_CHECKING:
-    from fleetmem.controller.rules.schema import RuleModel
-    from fleetmem.controller.text.yaml_nodes import Document
+from fleetmem.controller.text import kept
 
 FOLDER = os.path.normpath(os.path.join(os.path.dirname(__file__), "..", "..", "playbooks"))
+NOT_PLAYBOOKS = ("protect.yaml", "workers.yaml")
 LOGS = "startup"
 """The playbook whose rules name checks over engine logs; it has a room of its own."""
-
-_EXTRA = ("host", "count", "value", "limit", "expected")
-"""Names that every ``say`` may use beside the row's fields."""
 
 
 @dataclass(frozen=True)
@@ -84,6 +78,8 @@ class Listed:
 
 def listed() -> list[Listed]:
     """The playbooks that come with fleetmem, by name."""
+    from fleetmem.controller.text import yaml_nodes
+
     found = []
     for file in sorted(os.listdir(FOLDER)):
         path = os.path.join(FOLDER, file)
@@ -101,16 +97,26 @@ def listed() -> list[Listed]:
     return sorted(found, key=lambda one: one.name)
 
 
+def user_workers() -> list[str]:
+    """The user's own list of workers' titles, where there is one."""
+    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
+    path = os.path.join(config, "fleetmem", "workers.yaml")
+    return [path] if os.path.isfile(path) else []
+
+
 def path_of(name: str) -> str:
     """The file of the playbook called *name*, or *name* itself where it is a path.
 
-    UsageError for a name that is none.
+    UsageError for an unknown name.
     """
     if os.sep in name or name.endswith((".yaml", ".yml")):
         return name
+    file = f"{name}.yaml"
+    if file in os.listdir(FOLDER) and file not in NOT_PLAYBOOKS:
+        return os.path.join(FOLDER, file)
+    from fleetmem.controller.text import yaml_nodes
+
     known = [one.name for one in listed()]
-    if name in known:
-        return os.path.join(FOLDER, f"{name}.yaml")
     near = yaml_nodes.did_you_mean(name, known)
     hint = near or "list them: fleetmem playbooks list; hosts are named with -H"
     raise UsageError(f"there is no playbook {name!r}", hint)
@@ -118,22 +124,43 @@ def path_of(name: str) -> str:
 
 def load(name: str) -> Playbook:
     """The playbook called *name* (or at that path). UsageError, PlaybookInvalid."""
-    document, playbook = read(path_of(name))
+    path = path_of(name)
+    data = kept.content(path)
+    if data is None:
+        return _checked(path)
+    code = kept.code_stamp(os.path.dirname(__file__), kept.YAML, os.path.dirname(agent.__file__))
+    inputs = (data, os.fsencode(path), code)
+    return _from_plain(kept.kept("playbook", inputs, lambda: asdict(_checked(path, data))))
+
+
+def _checked(path: str, data: bytes | None = None) -> Playbook:
+    from fleetmem.controller.rules import checking
+
+    document, playbook = checking.read(path) if data is None else checking.check(data, path)
     if playbook is None:
         raise PlaybookInvalid("\n".join(str(one) for one in document.sorted_problems()))
     return playbook
 
 
-def read(path: str) -> tuple[Document, Playbook | None]:
-    """The file at *path* and its playbook; ``None`` where the document lists mistakes."""
-    document = yaml_nodes.read(path)
-    return document, None if document.problems else _check(document)
+def _from_plain(data: dict[str, Any]) -> Playbook:
+    """The playbook that ``asdict`` made *data* of."""
+    rules = [
+        Rule(
+            **{
+                **row,
+                "where": tuple(_condition(one) for one in row["where"]),
+                "condition": _condition(row["condition"]),
+                "next": tuple(row["next"]),
+            }
+        )
+        for row in data["rules"]
+    ]
+    return Playbook(**{**data, "rules": tuple(rules)})
 
 
-def check_text(text: str, file: str = "playbook.yaml") -> tuple[Document, Playbook | None]:
-    """The same for text that is at hand."""
-    document = yaml_nodes.parse(text.encode(), file)
-    return document, None if document.problems else _check(document)
+def _condition(row: dict[str, Any]) -> Condition:
+    pair = row["comparator"] == "share_above"
+    return Condition(row["field"], row["comparator"], tuple(row["limit"]) if pair else row["limit"])
 
 
 def call_arguments(playbooks: Iterable[Playbook]) -> dict[str, dict[str, Any]]:
@@ -148,141 +175,3 @@ def call_arguments(playbooks: Iterable[Playbook]) -> dict[str, dict[str, Any]]:
                 else:
                     have[key] = value
     return calls
-
-
-# --- checking ------------------------------------------------------------------------------
-
-
-def _check(document: Document) -> Playbook | None:
-    from fleetmem.controller.rules.schema import PlaybookModel
-
-    if not isinstance(document.value, dict) or "playbook" not in document.value:
-        document.add((), 'no playbook: the key "playbook" is missing')
-        return None
-    model: PlaybookModel | None = yaml_nodes.check(document, PlaybookModel)
-    if model is None:
-        return None
-    probes: dict[str, dict[str, Any]] = {}
-    for number, call in enumerate(model.probes):
-        for probe, arguments in call.items():
-            _check_call(document, number, probe, arguments)
-            if probe in probes:
-                document.add(("probes", number), f"{probe} stands here twice")
-            probes[probe] = dict(arguments)
-    seen: dict[str, int] = {}
-    rules = []
-    for number, one in enumerate(model.rules):
-        if one.id in seen:
-            document.add(("rules", number, "id"), f'the id "{one.id}" is used before')
-        seen[one.id] = number
-        rules.append(_rule(document, number, one, model.playbook, probes))
-    if document.problems:
-        return None
-    good = tuple(rule for rule in rules if rule is not None)
-    return Playbook(model.playbook, " ".join(model.about.split()), document.file, probes, good)
-
-
-def _check_call(document: Document, number: int, probe: str, arguments: dict[str, Any]) -> None:
-    from fleetmem.controller.rules.probe_options import mistake
-
-    wrong = mistake(probe, arguments)
-    if wrong is not None:
-        path: tuple[str | int, ...] = ("probes", number)
-        if wrong.key is not None:
-            path = ("probes", number, probe, wrong.key)
-        document.add(path, wrong.message, wrong.hint, at_key=wrong.key is not None)
-
-
-def _rule(
-    document: Document,
-    number: int,
-    model: RuleModel,
-    playbook: str,
-    probes: dict[str, dict[str, Any]],
-) -> Rule | None:
-    from fleetmem.controller.rules import fields as playbook_fields
-    from fleetmem.controller.rules.views import VIEWS
-
-    at: tuple[str | int, ...] = ("rules", number)
-    known = playbook_fields.fields_of(model.each)
-    if known is None:
-        hint = yaml_nodes.did_you_mean(model.each, playbook_fields.sources())
-        document.add((*at, "each"), f'no reading has rows called "{model.each}"', hint)
-        return None
-    needed = VIEWS[model.each].probes if model.each in VIEWS else None
-    for probe in needed or (playbook_fields.probe_of(model.each),):
-        if probe not in probes:
-            document.add((*at, "each"), f"needs {probe}, which this playbook does not call")
-    where = tuple(
-        _condition(document, (*at, "where", name), name, one, known)
-        for name, one in model.where.items()
-    )
-    condition = _condition(document, at, model.field, model, known)
-    if condition is None or None in where:
-        return None
-    if condition.comparator == "grows" and model.each not in VIEWS:
-        document.add((*at, "grows"), f"rows of {model.each} have no name to find them again by")
-    if model.total and not model.field.endswith(("_bytes", "count")):
-        document.add((*at, "total"), "only fields in bytes can be added up")
-    for key, texts in (("say", [model.say]), ("subject", [model.subject or ""]),
-                       ("advice", [model.advice or ""]), ("next", model.next)):  # fmt: skip
-        for text in texts:
-            _check_names(document, (*at, key), text, known)
-    return Rule(
-        playbook=playbook,
-        id=model.id,
-        each=model.each,
-        where=tuple(one for one in where if one is not None),
-        condition=condition,
-        severity=model.severity,
-        say=" ".join(model.say.split()),
-        total=model.total,
-        most=model.most,
-        subject=model.subject,
-        advice=" ".join(model.advice.split()) if model.advice else None,
-        next=tuple(model.next),
-    )
-
-
-def _condition(
-    document: Document, at: tuple[str | int, ...], name: str, model: Any, known: dict[str, Any]
-) -> Condition | None:
-    from fleetmem.controller.rules.schema import COMPARATORS
-
-    in_rule = "where" not in at
-    if name not in known:
-        hint = yaml_nodes.did_you_mean(name, known)
-        document.add((*at, "field") if in_rule else at, f'the rows have no field "{name}"', hint)
-    given = [word for word in COMPARATORS if getattr(model, word) is not None]
-    if len(given) != 1:
-        said = "one comparator is needed" if not given else f"{' and '.join(given)}: keep one"
-        document.add(at, said, "" if given else "known: " + " ".join(COMPARATORS))
-        return None
-    limit = getattr(model, given[0])
-    if given[0] == "share_above":
-        if limit.of not in known:
-            hint = yaml_nodes.did_you_mean(limit.of, known)
-            document.add((*at, "share_above", "of"), f'the rows have no field "{limit.of}"', hint)
-        limit = (limit.of, limit.percent)
-    if not in_rule and given[0] in ("grows", "unlike_group"):
-        document.add(at, f"{given[0]} belongs to the rule itself, not to where")
-    return Condition(name, given[0], limit)
-
-
-def _check_names(
-    document: Document, at: tuple[str | int, ...], text: str, known: dict[str, Any]
-) -> None:
-    """Every ``{name}`` must be a field, or one of the names that rules always have."""
-    try:
-        parts = list(string.Formatter().parse(text))
-    except ValueError as error:
-        document.add(at, f"braces: {error}")
-        return
-    for _, name, spec, conversion in parts:
-        if name is None:
-            continue
-        if spec or conversion or "[" in name:
-            document.add(at, f"{{{name}}}: a plain name is expected, without formatting")
-        elif name not in known and name not in _EXTRA:
-            hint = yaml_nodes.did_you_mean(name, [*known, *_EXTRA])
-            document.add(at, f'the rows have no field "{name}"', hint)

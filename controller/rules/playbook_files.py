@@ -6,7 +6,7 @@ import os
 
 from pydantic import BaseModel, ConfigDict
 
-from fleetmem.controller.rules import playbook
+from fleetmem.controller.rules import checking, playbook
 from fleetmem.controller.text import yaml_nodes
 from fleetmem.controller.text.yaml_nodes import Document, Problem
 
@@ -40,14 +40,7 @@ def loaded_files() -> list[str]:
     """Every file that a command may read: what comes with fleetmem, and the user's engines."""
     from fleetmem.controller.startup.read.patterns import engine_files, yaml_files
 
-    return yaml_files(playbook.FOLDER) + engine_files() + user_workers()
-
-
-def user_workers() -> list[str]:
-    """The user's own list of workers' titles, where there is one."""
-    config = os.environ.get("XDG_CONFIG_HOME") or os.path.expanduser("~/.config")
-    path = os.path.join(config, "fleetmem", "workers.yaml")
-    return [path] if os.path.isfile(path) else []
+    return yaml_files(playbook.FOLDER) + engine_files() + playbook.user_workers()
 
 
 def problems_of(path: str) -> list[Problem]:
@@ -73,7 +66,7 @@ def problems_of(path: str) -> list[Problem]:
 
         check(document)
     else:
-        document, _ = playbook.read(path)
+        document, _ = checking.read(path)
     return document.sorted_problems()
 
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import fnmatch
+import os
 from dataclasses import dataclass
 from functools import cache
-from importlib import resources
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller import errors
-from fleetmem.controller.rules.playbook_files import problems_of, user_workers
+from fleetmem.controller import rules as checks
+from fleetmem.controller.rules.playbook import FOLDER, user_workers
+from fleetmem.controller.text import kept
 from fleetmem.controller.text.titles import Form, form, matches
 
 if TYPE_CHECKING:
@@ -42,16 +43,10 @@ def rules() -> Rules:
 
     UsageError where that file has a mistake: a title that fits everything would be one.
     """
-    import yaml
-
-    folder = resources.files("fleetmem.playbooks")
-    protect = yaml.safe_load((folder / "protect.yaml").read_text("utf-8"))["protect"]
-    workers = yaml.safe_load((folder / "workers.yaml").read_text("utf-8"))["workers"]
+    protect = _lines(f"{FOLDER}/protect.yaml", "protect")
+    workers = _lines(f"{FOLDER}/workers.yaml", "workers")
     for path in user_workers():
-        problems = problems_of(path)
-        if problems:
-            raise errors.UsageError(f"{path}: {problems[0]}", f"fleetmem playbooks check {path}")
-        workers = workers + yaml.safe_load(Path(path).read_text("utf-8"))["workers"]
+        workers = workers + _lines(path, "workers")
     return Rules(
         tuple(
             Protected(line["what"], tuple(line.get("comm", ())), tuple(line.get("unit", ())))
@@ -59,6 +54,25 @@ def rules() -> Rules:
         ),
         tuple((line["engine"], form(title)) for line in workers for title in line["titles"]),
     )
+
+
+def _lines(path: str, name: str) -> list[dict[str, Any]]:
+    """The list *name* in the file at *path*; UsageError where that has a mistake."""
+    data = kept.content(path) or b""
+    code = kept.code_stamp(os.path.dirname(checks.__file__), os.path.dirname(kept.__file__))
+
+    def parse() -> Any:
+        import yaml
+
+        from fleetmem.controller.rules.playbook_files import problems_of
+
+        problems = problems_of(path)
+        if problems:
+            raise errors.UsageError(f"{path}: {problems[0]}", f"fleetmem playbooks check {path}")
+        return yaml.safe_load(data)[name]
+
+    lines: list[dict[str, Any]] = kept.kept(name, (data, os.fsencode(path), code), parse)
+    return lines
 
 
 def protection(process: Identity, agent_pids: frozenset[int], found: Rules) -> str | None:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fleetmem.controller.errors import PlaybookInvalid, UsageError
-from fleetmem.controller.rules import playbook
+from fleetmem.controller.rules import checking, playbook
 from fleetmem.controller.rules.playbook_files import problems_of
 
 HEAD = "playbook: mine\nabout: A test.\nprobes: [numa.nodes]\nrules:\n"
@@ -24,13 +24,13 @@ RULE = """\
 
 def said(text: str) -> list[str]:
     """The problems of *text*, one a line."""
-    document, found = playbook.check_text(text, "p.yaml")
+    document, found = checking.check(text.encode(), "p.yaml")
     assert (found is None) == bool(document.problems)
     return [str(one) for one in document.sorted_problems()]
 
 
 def test_a_sound_playbook_is_read_as_written() -> None:
-    document, found = playbook.check_text(HEAD + RULE)
+    document, found = checking.check((HEAD + RULE).encode())
     assert not document.problems
     assert found is not None
     assert found.probes == {"numa.nodes": {}}
@@ -167,3 +167,34 @@ def test_calls_of_several_playbooks_are_joined() -> None:
         "pagecache.files": {"paths": ["/m", "/n"]},
         "numa.nodes": {},
     }
+
+
+@pytest.mark.parametrize("name", ["memory", "hbm-page-cache"])
+def test_a_playbook_that_is_kept_is_the_one_that_was_checked(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    path = playbook.path_of(name)
+    _, found = checking.read(path)
+    assert playbook.load(name) == found
+    monkeypatch.setattr(checking, "check", None)  # whoever asks now gets what was kept
+    assert playbook.load(name) == found
+
+
+def test_every_comparator_survives_being_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    words = ["above: 1GiB", "at_most: 5", "equals: 3", "one_of: [1, 2]", "none_of: [1]",
+             "contains: x", "matches: 'x*'", "present: true", "grows: 1MiB",
+             "unlike_group: true", "share_above: {of: total_bytes, percent: 5%}"]  # fmt: skip
+    rules = "".join(
+        RULE.replace("- id: full", f"- id: r{n}").replace("above: 1GiB", word)
+        for n, word in enumerate(words)
+    )
+    file = tmp_path / "mine.yaml"
+    file.write_text(HEAD + rules)
+    first, second = playbook.load(str(file)), playbook.load(str(file))
+    _, found = checking.read(str(file))
+    assert first == second == found
+    assert len(first.rules) == len(words)
