@@ -11,11 +11,8 @@ more. Plans and the trail raise HistoryUnavailable, since no host is changed wit
 from __future__ import annotations
 
 import json
-import os
-import threading
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -32,15 +29,9 @@ from fleetmem.controller.answer.envelope import (
     now,
 )
 from fleetmem.controller.errors import HistoryUnavailable, UsageError
-from fleetmem.controller.record.history_schema import MIGRATIONS
-from fleetmem.controller.record.state_directory import on_network, own_directory, state_directory
-
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    import sqlite3
-
-BUSY_SECONDS = 20.0
-"""How long one process waits for another one's transaction."""
+from fleetmem.controller.record.cut_off import cut_off
+from fleetmem.controller.record.database import Database, open_database
+from fleetmem.controller.record.state_directory import state_directory
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,37 +52,7 @@ def open_history(
     warn: Callable[[str], None] = lambda text: None, directory: Path | None = None
 ) -> History:
     """Open (and create or migrate) the history; HistoryUnavailable where that cannot be."""
-    import sqlite3
-
-    directory = directory or state_directory()
-    path = directory / "history.sqlite"
-    try:
-        own_directory(directory)
-        _create(path)
-        database = sqlite3.connect(
-            path, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
-        )
-    except (OSError, sqlite3.Error) as error:
-        raise HistoryUnavailable(f"{path}: {_reason(error)}") from None
-    history = History(database, path, warn)
-    try:
-        history.prepare(shared=on_network(directory))
-    except BaseException:
-        database.close()
-        raise
-    return history
-
-
-def _create(path: Path) -> None:
-    """Make an empty file of the owner's. One that is there is not opened: closing it would
-    drop every lock of this process on it, also those of a history that is open (POSIX)."""
-    import stat
-
-    try:
-        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
-    except FileExistsError:
-        if not stat.S_ISREG(path.lstat().st_mode):
-            raise OSError("is no regular file") from None
+    return History(open_database(warn, directory or state_directory()))
 
 
 def open_or_warn(warn: Callable[[str], None], directory: Path | None = None) -> History | None:
@@ -106,38 +67,20 @@ def open_or_warn(warn: Callable[[str], None], directory: Path | None = None) -> 
 class History:
     """One open history. Threads may share it; close it when done."""
 
-    def __init__(
-        self, database: sqlite3.Connection, path: Path, warn: Callable[[str], None]
-    ) -> None:
-        self.path = path
+    def __init__(self, database: Database) -> None:
+        self.path = database.path
         self._database = database
-        self._warn = warn
-        self._lock = threading.Lock()
-        self._given_up = False
 
     def close(self) -> None:
         """Close the database; a second call does nothing."""
         self._database.close()
 
-    def prepare(self, shared: bool) -> None:
-        """Set the journal mode and bring the tables to the newest version."""
-        with self._must():
-            self._database.execute("PRAGMA synchronous=NORMAL")
-            mode = self._journal_mode("DELETE" if shared else "WAL")
-            if shared:
-                self._warn(
-                    f"{self.path.parent} lies on a network file system: history uses the "
-                    f"{mode.upper()} journal, keep it to one machine at a time"
-                )
-        with self._must(), self._transaction():
-            self._migrate()
-
     # --- a run, as it happens ------------------------------------------------------------
 
     def begin(self, run: Run, targeted: Sequence[str]) -> None:
         """Record that *run* has started over *targeted* hosts."""
-        with self._may(), self._transaction():
-            self._database.execute(
+        with self._database.may() as database:
+            database.execute(
                 "INSERT INTO runs (id, command, started, targeted) VALUES (?, ?, ?, ?)",
                 (run["id"], run["command"], run["started"], json.dumps(list(targeted))),
             )
@@ -151,17 +94,15 @@ class History:
             for probe, reading in entry["readings"].items()
         ]
         row = (run_id, entry["host"], entry["outcome"], verdict, json.dumps(rest))
-        with self._may(), self._transaction():
-            self._database.execute("INSERT OR REPLACE INTO hosts VALUES (?, ?, ?, ?, ?)", row)
-            self._database.executemany(
-                "INSERT OR REPLACE INTO readings VALUES (?, ?, ?, ?, ?)", readings
-            )
+        with self._database.may() as database:
+            database.execute("INSERT OR REPLACE INTO hosts VALUES (?, ?, ?, ?, ?)", row)
+            database.executemany("INSERT OR REPLACE INTO readings VALUES (?, ?, ?, ?, ?)", readings)
 
     def finish(self, envelope: Envelope) -> None:
         """Record the end of a run: its exit code, findings and error."""
         run, error = envelope["run"], envelope.get("error")
-        with self._may(), self._transaction():
-            self._database.execute(
+        with self._database.may() as database:
+            database.execute(
                 "UPDATE runs SET finished = ?, exit_code = ?, findings = ?, error = ? WHERE id = ?",
                 (
                     run["finished"],
@@ -176,8 +117,8 @@ class History:
 
     def trail(self, operation: str, host: str, event: Mapping[str, Any]) -> None:
         """Append one event of *operation*; it is on the disk when this returns."""
-        with self._must(), self._durable():
-            self._database.execute(
+        with self._database.must(durable=True) as database:
+            database.execute(
                 "INSERT INTO trail (at, operation, host, event) VALUES (?, ?, ?, ?)",
                 (now(), operation, host, json.dumps(event)),
             )
@@ -187,8 +128,8 @@ class History:
 
         A plan that is kept already stays with the run that made it.
         """
-        with self._must(), self._durable():
-            self._database.execute(
+        with self._database.must(durable=True) as database:
+            database.execute(
                 "INSERT OR IGNORE INTO plans VALUES (?, ?, ?, ?, ?, ?, ?)",
                 (
                     plan["id"],
@@ -205,8 +146,8 @@ class History:
 
     def record_baseline(self, host: str, gpu_uuid: str, key: Any, used_bytes: int) -> None:
         """Remember used memory of an idle GPU under *key* (JSON); the smallest wins."""
-        with self._may(), self._transaction():
-            self._database.execute(
+        with self._database.may() as database:
+            database.execute(
                 "INSERT INTO baselines VALUES (?, ?, ?, ?, ?) "
                 "ON CONFLICT (host, gpu_uuid, key) DO UPDATE "
                 "SET bytes = excluded.bytes, recorded = excluded.recorded "
@@ -239,11 +180,20 @@ class History:
                 finished,
                 exit_code,
                 len(json.loads(targeted)),
-                self._counts("outcome", run_id),
-                self._counts("verdict", run_id),
+                *(
+                    self._ends_so_far(run_id)
+                    if finished is None
+                    else (self._counts("outcome", run_id), self._counts("verdict", run_id))
+                ),
             )
             for run_id, command, started, finished, exit_code, targeted in rows
         ]
+
+    def _ends_so_far(self, run_id: str) -> tuple[dict[str, int], dict[str, int]]:
+        """Outcomes and verdicts of a run without a recorded end, its trail included."""
+        entries = self.load(run_id)["hosts"]
+        verdicts = [entry["reclaim"]["verdict"] for entry in entries if "reclaim" in entry]
+        return Counter(entry["outcome"] for entry in entries), Counter(verdicts)
 
     def find_run(self, prefix: str) -> str:
         """The one run whose id begins with *prefix*; UsageError for none or several."""
@@ -274,8 +224,11 @@ class History:
         return str(rows[0][0]) if rows else None
 
     def load(self, prefix: str) -> Envelope:
-        """The envelope of a recorded run; hosts that never reported are ``unknown`` rows
-        where the run was cut off."""
+        """The envelope of a recorded run.
+
+        Where no end was recorded, hosts that never reported are ``unknown``, and so are those
+        that the trail says were changed.
+        """
         run_id = self.find_run(prefix)
         command, started, finished, exit_code, targeted, findings, error = self._rows(
             "SELECT command, started, finished, exit_code, targeted, findings, error "
@@ -292,6 +245,9 @@ class History:
             "exit_code": exit_code,
         }
         hosts = [entries.get(name) or new_host(name, "unknown") for name in names]
+        if finished is None:
+            changes = self._changes(run_id)
+            hosts = [cut_off(entry, changes.get(entry["host"], ())) for entry in hosts]
         envelope = new_envelope(run, names, hosts)
         envelope["findings"] = json.loads(findings)
         if error:
@@ -341,6 +297,19 @@ class History:
 
     # --- inside ---------------------------------------------------------------------------
 
+    def _changes(self, run_id: str) -> dict[str, list[dict[str, Any]]]:
+        """Events of the trail by host that belong to a run: they name it, or were recorded before
+        they did and have the operation of one of its plans."""
+        found: dict[str, list[dict[str, Any]]] = {}
+        for host, event in self._rows(
+            "SELECT host, event FROM trail WHERE json_extract(event, '$.run') = ?1 "
+            "OR (json_extract(event, '$.run') IS NULL "
+            "AND operation IN (SELECT id FROM plans WHERE run = ?1)) ORDER BY seq",
+            (run_id,),
+        ):
+            found.setdefault(host, []).append(json.loads(event))
+        return found
+
     def _entries(self, run_id: str) -> dict[str, HostEntry]:
         readings: dict[str, dict[str, Any]] = {}
         for host, probe, reading in self._rows(
@@ -361,81 +330,7 @@ class History:
         return dict(self._rows(query, (run_id,)))
 
     def _rows(self, query: str, values: tuple[Any, ...]) -> list[Any]:
-        with self._must():
-            return self._database.execute(query, values).fetchall()
-
-    def _journal_mode(self, wanted: str) -> str:
-        """Switch; two processes that do so at once make SQLite busy without waiting."""
-        import sqlite3
-
-        deadline = time.monotonic() + BUSY_SECONDS
-        while True:
-            try:
-                row = self._database.execute(f"PRAGMA journal_mode={wanted}").fetchone()
-                return str(row[0])
-            except sqlite3.OperationalError:
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.02)
-
-    def _migrate(self) -> None:
-        have = int(self._database.execute("PRAGMA user_version").fetchone()[0])
-        if have > len(MIGRATIONS):
-            raise HistoryUnavailable(
-                f"{self.path} was written by a newer fleetmem (version {have} of its tables)",
-                "use that version, or another XDG_STATE_HOME",
-            )
-        for step in MIGRATIONS[have:]:
-            for statement in step:
-                self._database.execute(statement)
-        self._database.execute(f"PRAGMA user_version={len(MIGRATIONS)}")
-
-    @contextmanager
-    def _transaction(self) -> Iterator[None]:
-        self._database.execute("BEGIN IMMEDIATE")
-        try:
-            yield
-        except BaseException:
-            if self._database.in_transaction:
-                self._database.execute("ROLLBACK")
-            raise
-        self._database.execute("COMMIT")
-
-    @contextmanager
-    def _durable(self) -> Iterator[None]:
-        """A transaction that is synced to the disk at its end."""
-        self._database.execute("PRAGMA synchronous=FULL")
-        try:
-            with self._transaction():
-                yield
-        finally:
-            self._database.execute("PRAGMA synchronous=NORMAL")
-
-    @contextmanager
-    def _must(self) -> Iterator[None]:
-        """Exclusive use; every failure is HistoryUnavailable with its reason."""
-        import sqlite3
-
-        with self._lock:
-            try:
-                yield
-            except (sqlite3.Error, OSError) as error:
-                raise HistoryUnavailable(f"{self.path}: {_reason(error)}") from None
-
-    @contextmanager
-    def _may(self) -> Iterator[None]:
-        """Exclusive use; a failure warns, once, and what was to be written is not."""
-        try:
-            with self._must():
-                yield
-        except HistoryUnavailable as error:
-            if not self._given_up:
-                self._warn(f"this run is not recorded: {error.message}")
-            self._given_up = True
-
-
-def _reason(error: BaseException) -> str:
-    return error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        return self._database.rows(query, values)
 
 
 def _key(key: Any) -> str:

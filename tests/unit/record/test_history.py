@@ -15,7 +15,7 @@ import pytest
 
 from fleetmem.controller.answer.envelope import Plan, new_envelope, new_host, new_run
 from fleetmem.controller.errors import HistoryUnavailable, UsageError
-from fleetmem.controller.record import history as history_module
+from fleetmem.controller.record import database as database_module
 from fleetmem.controller.record.history import History, open_history, open_or_warn
 from fleetmem.controller.record.history_schema import MIGRATIONS
 from fleetmem.controller.record.state_directory import file_system, state_directory
@@ -74,6 +74,99 @@ def test_a_run_that_was_cut_off(history: History) -> None:
     assert history.runs()[0].finished is None
 
 
+def planned(host: str) -> Any:
+    """A host whose plan was recorded, and nothing after it."""
+    entry = eight_gpus(host)
+    entry["reclaim"]["verdict"] = "planned"
+    entry["reclaim"]["rungs"] = []
+    for row in entry["reclaim"]["gpus"]:
+        row["verdict"] = "planned"
+    return entry
+
+
+TERM = {"action": "signal", "signal": "TERM", "targets": [[7, 70, "serve"], [8, 80, "worker"]]}
+TERM_DONE = {
+    "action": "signal_done",
+    "signal": "TERM",
+    "results": [
+        {"pid": 7, "start_time": 70, "result": "sent"},
+        {"pid": 8, "start_time": 80, "result": "gone"},
+    ],
+}
+KILL = {"action": "signal", "signal": "KILL", "targets": [[7, 70, "serve"]]}
+DROP = {"action": "pagecache.drop", "files": ["/m/a", "/m/b"], "bytes": 9}
+
+
+@pytest.mark.parametrize(
+    ("events", "why", "sent"),
+    [
+        ([TERM], "SIGTERM was about to be sent to serve 7, worker 8", []),
+        ([TERM, TERM_DONE], "SIGTERM was sent to serve 7", [(7, "TERM")]),
+        (
+            [TERM, TERM_DONE, KILL],
+            "SIGTERM was sent to serve 7; SIGKILL was about to be sent to serve 7",
+            [(7, "TERM")],
+        ),
+        ([DROP], "pages of 2 files were about to leave memory", []),
+    ],
+)
+def test_a_run_without_an_end_is_told_by_its_trail(
+    history: History, events: list[Any], why: str, sent: list[Any]
+) -> None:
+    """The controller died: what was sent, to whom, outcome unknown; never "planned"."""
+    run = new_run("reclaim")
+    history.begin(run, ["a", "b", "c"])
+    for host in ("a", "b", "c"):
+        history.record_host(run["id"], planned(host))
+    for event in events:
+        history.trail("op", "a", {**event, "run": run["id"]})
+        history.trail("op", "b", {**event, "run": "other"})
+    (told, other, third) = history.load(run["id"])["hosts"]
+    assert told["outcome"] == "unknown"
+    error, section = told["error"], told["reclaim"]
+    assert error is not None
+    assert (error["code"], error["message"].split("; the run recorded")[0]) == (
+        "outcome_unknown",
+        why,
+    )
+    assert section["verdict"] == "unknown"
+    assert {row["verdict"] for row in section["gpus"]} == {"unknown"}
+    found = [(one["pid"], one["signal"]) for rung in section["rungs"] for one in rung["signalled"]]
+    assert found == sent
+    assert section["next"] == ["fleetmem reclaim -H a --dry-run"]
+    assert [other["reclaim"]["verdict"], third["reclaim"]["verdict"]] == ["planned"] * 2
+    (listed,) = history.runs()
+    assert (listed.outcomes, listed.verdicts) == (
+        {"unknown": 1, "ok": 2},
+        {"unknown": 1, "planned": 2},
+    )
+    assert history.hosts_by(run["id"], "unknown") == ["a"]
+
+
+def test_a_trail_from_before_it_named_runs_still_counts(history: History) -> None:
+    """An older version's events have the operation of the run's plan, and nothing else."""
+    run = new_run("reclaim")
+    entry = planned("a")
+    plan = entry["reclaim"]["plan"]
+    history.begin(run, ["a"])
+    history.record_host(run["id"], entry)
+    history.save_plan(run["id"], "a", plan, {})
+    history.trail(plan["id"], "a", KILL)
+    assert history.load(run["id"])["hosts"][0]["outcome"] == "unknown"
+
+
+def test_a_recorded_end_stays_what_it_is(history: History) -> None:
+    """A host that ended, of a run that did not; and a whole run, whatever its trail has."""
+    run = new_run("reclaim")
+    history.begin(run, ["a"])
+    history.record_host(run["id"], eight_gpus("a"))
+    history.trail("op", "a", {**KILL, "run": run["id"]})
+    assert history.load(run["id"])["hosts"][0]["reclaim"]["verdict"] == "reclaimed"
+    whole = record(history, planned("a"))
+    history.trail("op", "a", {**KILL, "run": whole})
+    assert history.load(whole)["hosts"][0]["reclaim"]["verdict"] == "planned"
+
+
 def test_hosts_of_a_run_by_how_they_ended(history: History) -> None:
     """``@run:ID:OUTCOME`` takes outcomes and verdicts; anything else is a mistake."""
     run = record(history, eight_gpus("a"), idle("b"), unreachable("c"))
@@ -120,7 +213,7 @@ def test_the_trail_is_synced_before_it_returns(tmp_path: Path) -> None:
         "import sqlite3\n"
         "history = open_history(directory=Path(sys.argv[1]))\n"
         "seen = []\n"
-        "history._database.set_trace_callback(seen.append)\n"
+        "history._database.connection.set_trace_callback(seen.append)\n"
         "history.trail('op', 'a', {})\n"
         "history.begin(new_run('x'), [])\n"
         "print([text for text in seen if 'synchronous' in text or 'INSERT' in text])\n"
@@ -174,7 +267,7 @@ def test_a_file_that_is_no_file_of_ours(tmp_path: Path) -> None:
     for number, make in enumerate(makers):
         (tmp_path / str(number)).mkdir()
         make(tmp_path / str(number) / "history.sqlite")
-        with pytest.raises(HistoryUnavailable, match="is no regular file"):
+        with pytest.raises(HistoryUnavailable, match="not a regular file"):
             open_history(directory=tmp_path / str(number))
     assert not list(tmp_path.rglob("other"))
 
@@ -189,7 +282,7 @@ def test_a_run_that_reads_goes_on_without(tmp_path: Path, said: list[str]) -> No
 
 def test_a_full_disk(history: History, said: list[str]) -> None:
     """Describing rows are given up with one warning; the trail is an error."""
-    history._database.execute("PRAGMA max_page_count=1")
+    history._database.connection.execute("PRAGMA max_page_count=1")
     big = {"event": "x" * 500_000}
     with pytest.raises(HistoryUnavailable, match="full"):
         history.trail("op", "a", big)
@@ -220,11 +313,11 @@ def test_migrations_run_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     opened.close()
     more = (*MIGRATIONS, ("CREATE TABLE extra (x INTEGER) STRICT",))
     monkeypatch.setattr(
-        history_module, "MIGRATIONS", (*more, ("CREATE TABLE half (x INTEGER) STRICT", "nonsense"))
+        database_module, "MIGRATIONS", (*more, ("CREATE TABLE half (x INTEGER) STRICT", "nonsense"))
     )
     with pytest.raises(HistoryUnavailable):
         open_history(directory=tmp_path)
-    monkeypatch.setattr(history_module, "MIGRATIONS", more)
+    monkeypatch.setattr(database_module, "MIGRATIONS", more)
     for _ in range(2):
         opened = open_history(directory=tmp_path)
         assert opened.load(run)["targeted"] == ["a"]
@@ -245,7 +338,7 @@ def test_network_file_systems_have_no_wal(
     tmp_path: Path, said: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Shared memory does not work there: the plain journal, with a note."""
-    monkeypatch.setattr(history_module, "on_network", lambda directory: True)
+    monkeypatch.setattr(database_module, "on_network", lambda directory: True)
     opened = open_history(said.append, tmp_path)
     assert opened._rows("PRAGMA journal_mode", ()) == [("delete",)]
     assert "network" in said[0]
