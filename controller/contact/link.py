@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fleetmem.controller.answer.fold import fold_hosts
 from fleetmem.controller.contact.launch import Way
 from fleetmem.controller.contact.payload import payload
 from fleetmem.controller.contact.session import Session
@@ -21,16 +22,21 @@ if TYPE_CHECKING:
     from fleetmem.controller.run.settings import FleetSettings, OnEvent
 
 
+_TEXTS = 3
+
+
 @dataclass
 class Link:
     """One host's connection with a running agent."""
 
     connection: Connection
     session: Session
+    heard: Callable[[str], None]
 
     async def close(self) -> None:
         """End the agent and the connection. Never raises."""
         await self.session.close()
+        self.heard(self.session.said)
         await self.connection.close()
 
 
@@ -40,6 +46,7 @@ class Linker:
     def __init__(self, settings: FleetSettings, on_event: OnEvent) -> None:
         self._settings = settings
         self._on_event = on_event
+        self._said: dict[str, list[str]] = {}
         self._connect = ConnectSettings(
             accept_new_host_key=settings.accept_new_host_key,
             on_new_host_key=self._accepted,
@@ -62,7 +69,21 @@ class Linker:
         except BaseException:
             await connection.close()
             raise
-        return Link(connection, session)
+        return Link(connection, session, lambda text: self._heard(host.name, text))
+
+    def _heard(self, host: str, text: str) -> None:
+        hosts = self._said.setdefault(text, []) if text else []
+        if host not in hosts:
+            hosts.append(host)
+
+    def said(self) -> list[str]:
+        """What hosts printed beside their agents, each text once with the hosts that said it; a
+        few texts, those of most hosts first."""
+        rows = sorted(self._said.items(), key=lambda row: -len(row[1]))
+        found = [f"{fold_hosts(hosts)} printed: {text}" for text, hosts in rows[:_TEXTS]]
+        if more := {host for _, hosts in rows[_TEXTS:] for host in hosts}:
+            found.append(f"{fold_hosts(sorted(more))} printed something else")
+        return found
 
     def _accepted(self, host: str, fingerprint: str, path: str) -> None:
         """Tell, and keep it in the trail: from now on that key is trusted."""

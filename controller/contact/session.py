@@ -66,6 +66,7 @@ class Session:
         self._goodbye = False
         self.hello: dict[str, Any] = {}
         self.noise = b""
+        self._prompt = b""
         self.python = ""
         self.sent_parts: tuple[str, ...] = ()
 
@@ -89,8 +90,9 @@ class Session:
 
     async def _begin(self, payload: Payload, token: str, way: Way) -> None:
         head, _, tail = token.partition(":")
+        self._prompt = sudo_prompt(token).encode()
         marker = (tail + head + " ").encode()
-        line = await self._first_line(marker, token, way)
+        line = await self._first_line(marker, way)
         while line == "boot":  # nothing is cached there; a newer interpreter asks again
             self._send_part(payload.stage0)
             await self._channel.drain()
@@ -135,12 +137,12 @@ class Session:
 
     _early = b""
 
-    async def _first_line(self, marker: bytes, token: str, way: Way) -> str:
+    async def _first_line(self, marker: bytes, way: Way) -> str:
         """The ready line, with sudo's question answered on the way where it asks one."""
         if not way.sudo or way.sudo_password is None:
             return await self._ready_line(marker)
         line = asyncio.ensure_future(self._ready_line(marker))
-        answer = asyncio.ensure_future(self._answer_sudo(token, way.sudo_password))
+        answer = asyncio.ensure_future(self._answer_sudo(way.sudo_password))
         try:
             await asyncio.wait({line, answer}, return_when=asyncio.FIRST_COMPLETED)
             if answer.done():
@@ -151,12 +153,11 @@ class Session:
                 task.cancel()
             await asyncio.gather(line, answer, return_exceptions=True)
 
-    async def _answer_sudo(self, token: str, password: str) -> None:
+    async def _answer_sudo(self, password: str) -> None:
         """Send the password once, and only after sudo's own prompt has appeared."""
-        prompt = sudo_prompt(token).encode()
         sent = False
         while True:
-            asked = self._channel.stderr().count(prompt)
+            asked = self._channel.stderr().count(self._prompt)
             if asked > 1:
                 raise errors.SudoPasswordWrong("sudo on the host did not take the password")
             if asked and not sent:
@@ -178,6 +179,12 @@ class Session:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         self._fail(errors.SessionLost("the session was closed"))
         await self._channel.close()
+
+    @property
+    def said(self) -> str:
+        """What the host printed beside the agent, as one line: at login, and on stderr since."""
+        text = self.noise + b"\n" + self._channel.stderr().replace(self._prompt or b"\0", b"")
+        return one_line(text.decode("utf-8", "replace"))
 
     @property
     def lost(self) -> bool:

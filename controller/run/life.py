@@ -154,6 +154,8 @@ class Life:
         error.run = self.run
 
     def _close(self, envelope: Envelope) -> None:
+        for text in self.linker.said():
+            self.warn(text)
         if self.history:
             self.history.finish(envelope)
             self.history.close()

@@ -23,12 +23,15 @@ from fleetmem.controller.record.history import open_history
 
 PROGRAM = str(Path(sys.executable).parent / "fleetmem")
 NOWHERE = "nobody@127.0.0.1:1"
-INVENTORY = """
+INVENTORY = r"""
 hosts:
   localhost: {transport: local}
   counted:
     transport: command
     command: [sh, -c, 'echo x >>contacts; exec sh -c "$0"', "{command}"]
+  "chatty-[1-3]":
+    transport: command
+    command: [sh, -c, 'printf "Hi \e[31m\n"; echo "disk is old" >&2; exec sh -c "$0"', "{command}"]
   "silent-[1-2]": {transport: command, command: [sh, -c, "sleep 600", "{command}"]}
 """
 PLAYBOOK = """
@@ -180,6 +183,16 @@ def test_a_part_that_fails_leaves_the_others_their_readings(desk: Desk) -> None:
     assert host["readings"]["numa.nodes"]["outcome"] == "ok"
     assert [one["rule"] for one in envelope["findings"]] == ["always/has-memory"]
     assert (desk.folder / "contacts").read_text() == "x\n"
+
+
+def test_what_hosts_print_is_shown_once(desk: Desk) -> None:
+    """Login noise and stderr of equal hosts: one line beside the answer, escaped."""
+    words = "hosts --check -H chatty-[1-3],localhost"
+    status, _, err = desk.run(words)
+    assert status in (0, 3), err
+    said = [line for line in err.splitlines() if "printed" in line]
+    assert said == [r"warning: chatty-[1-3] printed: Hi \x1b[31m disk is old"]
+    assert "printed" not in desk.run(f"{words} -q")[2]
 
 
 HANGING = [
