@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fleetmem.agent.kernel import sysroot
+from fleetmem.agent.kernel import masking, sysroot
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -180,12 +180,13 @@ class Table:
 
 
 def title(place: str) -> str:
-    """The command line of the process at *place* (``/proc/PID/``), one line, cut."""
+    """The command line of the process at *place* (``/proc/PID/``), one line, its secrets masked,
+    cut."""
     try:
         data = sysroot.read(place + "cmdline", CMDLINE_BYTES)
     except OSError:
         return ""
-    words = data.rstrip(b"\0 ").translate(ONE_LINE)
+    words = masking.masked(data.rstrip(b"\0 ")).translate(ONE_LINE)
     return words.decode("utf-8", "replace")[:TITLE_CHARACTERS]
 
 

@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from fleetmem.agent.shapes import ProcessesMemory, ProcessMemory, ProcessTotals
 
 DEEP_SECONDS = 6.0
-TITLE_CHARACTERS = 256
 
 
 class Status:
@@ -147,7 +146,7 @@ def _row(
         "pid": pid,
         "start_time": known.start_time,
         "comm": known.comm,
-        "title": _title(pid),
+        "title": tasks.title("/proc/%d/" % pid),
         "uid": uid,
         "user": users[uid],
         "cgroup": _cgroup(pid),
@@ -167,15 +166,6 @@ def _row(
         "driver": facts["driver"] if facts else None,
         "numa": facts["numa"] if facts else None,
     }
-
-
-def _title(pid: int) -> str:
-    try:
-        data = sysroot.read("/proc/%d/cmdline" % pid, 4096)
-    except OSError:
-        return ""
-    text = data.rstrip(b"\0 ").replace(b"\0", b" ").replace(b"\n", b" ")
-    return text.decode("utf-8", "replace")[:TITLE_CHARACTERS]
 
 
 def _cgroup(pid: int) -> Optional[str]:

@@ -334,7 +334,7 @@ def _write_plans(path: str, run: str, options: ReclaimOptions, plans: Mapping[st
     from fleetmem.controller.reclaim import plan_file
 
     try:
-        Path(path).write_text(plan_file.write(run, options, plans), "utf-8")
+        plan_file.keep(Path(path), plan_file.write(run, options, plans))
     except OSError as error:
         raise UsageError(f"--plan-out: {path}: {error.strerror}") from None
 

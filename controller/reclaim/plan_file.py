@@ -2,7 +2,8 @@
 
 The file is one JSON object, ``{"schema": "fleetmem-plan/1", "run": …, "options": …,
 "plans": {HOST: {"hash": …, "plan": …}}}``. The hash is SHA-256 over the canonical JSON of
-``plan``, so a plan that was edited is no plan. Pure, apart from :func:`read`.
+``plan``: it shows that the plan is whole, and is no signature, since whoever can write the file can
+write a hash that fits. Pure, apart from :func:`keep` and :func:`read`.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
+import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -53,6 +56,21 @@ def write(run: str, options: ReclaimOptions, plans: Mapping[str, Plan]) -> str:
     rows = {host: {"hash": plan.hash, "plan": plan.document} for host, plan in plans.items()}
     document = {"schema": SCHEMA, "run": run, "options": chosen, "plans": rows}
     return json.dumps(document, indent=1) + "\n"
+
+
+def keep(path: Path, text: str) -> None:
+    """Write *text* to *path* so that only its owner can read it, whatever was there; OSError."""
+    if path.exists() and not path.is_file():
+        path.write_text(text, "utf-8")  # a pipe or /dev/stdout: its modes are not ours
+        return
+    number, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with open(number, "w", encoding="utf-8") as file:
+            file.write(text)
+        os.replace(name, path.resolve() if path.is_symlink() else path)
+    except OSError:
+        os.unlink(name)
+        raise
 
 
 def read(path: Path) -> PlanFile:
