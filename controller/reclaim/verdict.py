@@ -9,7 +9,7 @@ from fleetmem.controller.answer.envelope import VERDICTS, Verdict
 from fleetmem.controller.answer.step import Step, next_step
 from fleetmem.controller.reclaim.bound import TOLERANCE_BYTES, beside_lists, may_be_unlisted
 from fleetmem.controller.reclaim.survey import HEIR_CTL_BYTES
-from fleetmem.controller.text.sizes import count, gib
+from fleetmem.controller.text.sizes import count, gib, mib
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +27,10 @@ FILES_WORTH_BYTES = 1 << 30
 
 _GPU_LOST = frozenset((15, 16))
 """NVML's numbers for a lost GPU and one that must be reset."""
+DRIFT_BYTES = 256 << 20
+"""What a driver may come to use in time beside any process: not a leak, and not worth a reset."""
+
+_DRIFT_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -163,7 +167,7 @@ def untouched(
     if explained:
         came = ", ".join(map(str, sorted(survey.held(gpu))))
         return GpuJudgement(gpu, "nothing_to_do", used, f"process {came} came after the plan")
-    return _unexplained(survey, gpu, host, watched_seconds)
+    return _unexplained(survey, gpu, bound, host, watched_seconds)
 
 
 def _working(ended: str) -> str:
@@ -194,7 +198,9 @@ def pending(plan: Plan, survey: Survey) -> list[int]:
     return [row.index for row in rows if row.verdict == "releasing"]
 
 
-def _unexplained(survey: Survey, gpu: int, host: str, watched_seconds: float) -> GpuJudgement:
+def _unexplained(
+    survey: Survey, gpu: int, bound: Bound, host: str, watched_seconds: float
+) -> GpuJudgement:
     """Used memory that no visible process accounts for."""
     used, dead = survey.used(gpu), survey.dead(gpu)
     device = survey.gpus[gpu]
@@ -213,10 +219,41 @@ def _unexplained(survey: Survey, gpu: int, host: str, watched_seconds: float) ->
         return GpuJudgement(gpu, "kernel_pinned", used, why)
     named = _without_files(survey, gpu)
     if named:
-        return GpuJudgement(gpu, "cannot_attribute", used, named)
+        return GpuJudgement(gpu, "cannot_attribute", used, named + _busy(survey, gpu))
+    if used is not None and bound.kept_bytes is not None and not dead:
+        above = used - bound.baseline.used_bytes - bound.kept_bytes
+        if above <= DRIFT_BYTES and not _held_unseen(survey, gpu):
+            return GpuJudgement(gpu, "nothing_to_do", used, _drift(above))
     where = "" if survey.facts["init_pid_namespace"] else " from inside this pid namespace"
-    why = f"no visible process accounts for it{where}"
+    why = f"no visible process accounts for it{where}{_busy(survey, gpu)}"
     return GpuJudgement(gpu, "cannot_attribute", used, why)
+
+
+def _drift(above: int) -> str:
+    return (
+        f"{mib(above)} MiB above its baseline and held by nobody: drift of the driver, not a leak"
+    )
+
+
+def _held_unseen(survey: Survey, gpu: int) -> bool:
+    """Whether somebody may hold memory of *gpu* that cannot be seen from here."""
+    utilization = survey.gpus[gpu]["utilization_percent"]
+    return (
+        bool(utilization)
+        or not survey.facts["init_pid_namespace"]
+        or not survey.complete[gpu]
+        or any(_could_hold(survey, pid, gpu) for pid in survey.holders)
+    )
+
+
+def _busy(survey: Survey, gpu: int) -> str:
+    """How busy a GPU is whose memory nobody is seen to hold: somebody may well be at work."""
+    utilization = survey.gpus[gpu]["utilization_percent"]
+    if utilization is None:
+        return "; its utilization is not known"
+    if utilization == 0:
+        return "; the GPU is idle (0 % busy)"
+    return f"; the GPU is {utilization} % busy, so somebody works on it"
 
 
 def _could_hold(survey: Survey, pid: int, gpu: int) -> bool:
@@ -333,10 +370,12 @@ def _still_alive(
     why = deaf_text(alive, climbed.deaf) or f"{names} still runs"
     step = _dry(host, pid=",".join(str(m.pid) for m in alive), up_to="heirs")
     if climbed.up_to == "heirs":
-        return GpuJudgement(gpu, "held_by", used, why, (step,), "It was not ended; look again.")
+        return GpuJudgement(
+            gpu, "held_by", used, why, (step,), advice="It was not ended; look again."
+        )
     why += f"; --up-to {climbed.up_to} allowed nothing harder"
     advice = "The last step allowed did not end it; a harder one would."
-    return GpuJudgement(gpu, "held_by", used, why, (step,), advice)
+    return GpuJudgement(gpu, "held_by", used, why, (step,), advice=advice)
 
 
 _NO_RECORD = ("remote_disk_full", "no_trail", "no_state_dir")
@@ -350,10 +389,10 @@ def _refused(names: str, refusal: Refusal, gpu: int, used: int, host: str) -> Gp
     if refusal.code in _NO_RECORD:
         why = f"{names} was not signalled: the host could not record it first ({refusal.why})"
         advice = "Make room below /run on the host, then run it again."
-        return GpuJudgement(gpu, "held_by", used, why, step, advice)
+        return GpuJudgement(gpu, "held_by", used, why, step, advice=advice)
     why = f"{names} was not signalled: {refusal.why}"
     advice = "The host refused the signal, because the process is not as planned. Look again."
-    return GpuJudgement(gpu, "held_by", used, why, step, advice)
+    return GpuJudgement(gpu, "held_by", used, why, step, advice=advice)
 
 
 _DEAF = {
@@ -421,6 +460,18 @@ def _still_used(
     named = _without_files(after, gpu)
     if named:
         return GpuJudgement(gpu, "held_by", used, f"the memory moved: {named}")
+    return _held_by_nobody(plan, after, climbed, gpu, used, host)
+
+
+def _held_by_nobody(
+    plan: Plan, after: Survey, climbed: Climbed, gpu: int, used: int, host: str
+) -> GpuJudgement:
+    """Targets are gone and no process has what is still used: on its way back, drift, or stuck."""
+    above = used - (plan.bounds[gpu].bound_bytes or used)
+    drifts = above <= DRIFT_BYTES and not after.dead(gpu) and not _held_unseen(after, gpu)
+    if drifts and gpu not in climbed.falling and climbed.waited_seconds >= _DRIFT_SECONDS:
+        why = _drift(above + TOLERANCE_BYTES)
+        return GpuJudgement(gpu, "cannot_attribute", used, why, advice=_DRIFT_ADVICE)
     if gpu in climbed.falling or climbed.waited_seconds < max(
         PINNED_AFTER_SECONDS, 4 * plan.expect_seconds
     ):
@@ -436,7 +487,7 @@ def _still_used(
         verdict: Verdict = "held_by"
         why += remark
     else:
-        verdict, why = "kernel_pinned", f"no process has it, and {why}"
+        verdict, why = "kernel_pinned", f"no process has it, and {why}{_busy(after, gpu)}"
     return GpuJudgement(gpu, verdict, used, why)
 
 
@@ -506,6 +557,8 @@ def _reaching(host: str, option: str) -> str:
     """A dry run with the scope option that would include a spared process."""
     return str(Step(("reclaim",), host, (tuple(option.split(" ", 1)), ("--dry-run",))))
 
+
+_DRIFT_ADVICE = "So little needs no reset. The next run that sees the GPU idle records it."
 
 ADVICE: dict[Verdict, str] = {
     "unknown": "A change was begun and its end was not seen. Look again before anything else.",

@@ -75,14 +75,44 @@ def _reasons(said: Sequence[tuple[str, str]], hosts: int) -> str:
 
 def evidence(section: Reclaim) -> str:
     """Why the verdict is what it is, per GPU where that is known, else the advice."""
-    by_why: dict[str, list[int]] = {}
+    by_why: dict[str, list[GpuVerdict]] = {}
     for gpu in section["gpus"]:
         if gpu["verdict"] == section["verdict"] and gpu.get("why"):
-            by_why.setdefault(str(gpu["why"]), []).append(gpu["index"])
-    parts = [f"GPU {fold_numbers(indexes)}: {why}" for why, indexes in by_why.items()]
+            by_why.setdefault(str(gpu["why"]), []).append(gpu)
+    parts = [
+        f"GPU {fold_numbers(gpu['index'] for gpu in gpus)}{_used(gpus)}: {why}"
+        for why, gpus in by_why.items()
+    ]
     if section["advice"]:
         parts.append(section["advice"])
     return " · ".join(parts)
+
+
+def _used(gpus: Sequence[GpuVerdict]) -> str:
+    """How much is used on *gpus* now, in brackets; nothing where that is not known."""
+    sizes = [gpu["after_bytes"] for gpu in gpus]
+    known = sorted(size for size in sizes if size is not None)
+    if not known or len(known) < len(sizes):
+        return ""
+    least, most = gib(known[0]), gib(known[-1])
+    return f" ({least} GiB)" if least == most else f" ({least}-{most} GiB)"
+
+
+def _idle_whys(section: Reclaim) -> list[tuple[str | None, str | None]]:
+    """Why each GPU was left as it is, long and short, with what is used there. Where some are held
+    the others are not spoken of: "at its baseline" beside them reads as if it were one GPU."""
+    rows = [gpu for gpu in section["gpus"] if gpu.get("why")]
+    holding = {gpu for one in section["spared"] if one["held_bytes"] != 0 for gpu in one["gpus"]}
+    idle = {gpu["index"] for gpu in rows if _at_baseline(gpu)} - holding
+    if len(idle) == len(rows):
+        return [(gpu.get("why"), gpu.get("why_short")) for gpu in rows]
+    found = []
+    for gpu in rows:
+        if gpu["index"] not in idle:
+            size = _used([gpu])[2:-1]
+            said = (gpu.get("why"), gpu.get("why_short"))
+            found.append(tuple(f"{size} {text}".strip() if text else None for text in said))
+    return [(why, short) for why, short in found]
 
 
 def _idle_text(group: Sequence[HostEntry]) -> str:
@@ -92,8 +122,8 @@ def _idle_text(group: Sequence[HostEntry]) -> str:
     ending: set[str] = set()
     for entry in group:
         section = entry["reclaim"]
-        whys = [(gpu.get("why"), gpu.get("why_short")) for gpu in section["gpus"]]
-        for why, less in whys or [(section["advice"], None)]:
+        whys = _idle_whys(section) if section["gpus"] else [(section["advice"], None)]
+        for why, less in whys:
             if why:
                 said.append((entry["host"], why.removesuffix(".")))
                 short.append((entry["host"], (less or why).removesuffix(".")))
@@ -126,7 +156,8 @@ def _reclaimed_text(sections: Sequence[Reclaim]) -> str:
     if back and all(map(_at_baseline, back)):
         sources = {gpu["baseline_source"] or "assumed" for gpu in back}
         base = mib_span(gpu["baseline_bytes"] for gpu in back)
-        text += f"; {'every GPU' if len(back) > 1 else 'the GPU'} at baseline ({base} MiB, "
+        which = "the GPU" if len(gpus) == 1 else "every GPU"
+        text += f"; {which if len(back) == len(gpus) else 'these'} at baseline ({base} MiB, "
         text += f"{' or '.join(sorted(sources))})"
     else:
         text += f"; used now {mib_span(gpu['after_bytes'] for gpu in back)} MiB"

@@ -23,6 +23,7 @@ from fleetmem.controller.reclaim.verdict import (
     judge,
     pending,
     planned,
+    untouched,
     worst,
 )
 from tests.unit.reclaim.reclaim_world import (
@@ -378,9 +379,13 @@ def test_a_neighbour_on_another_gpu_explains_nothing_and_hides_nothing() -> None
 def test_unexplained() -> None:
     used: dict[int, int | None] = {0: 90 * GIB}
     found = survey(used=used)
-    assert alone(found).why == "no visible process accounts for it"
+    idle = "; the GPU is idle (0 % busy)"
+    assert alone(found).why == "no visible process accounts for it" + idle
     inside = survey(used=used, facts=facts(init_pid_namespace=False))
-    assert alone(inside).why == "no visible process accounts for it from inside this pid namespace"
+    assert (
+        alone(inside).why
+        == "no visible process accounts for it from inside this pid namespace" + idle
+    )
     assert alone(inside).verdict == "cannot_attribute"
     user = survey(used=used, facts=facts(uid=1000), holders_denied=12)
     assert (alone(user).verdict, alone(user).next) == ("not_permitted", ())
@@ -388,7 +393,56 @@ def test_unexplained() -> None:
     numa = replace(found, gpus={**found.gpus, 0: device(0, 90 * GIB, numa_node=2)})
     assert alone(numa).verdict == "host_pages"
     named = survey(identity(60), lists={0: [listed(60, 90 * GIB)]})
-    assert alone(named).why == "NVML names process 60, which shows no file of the driver"
+    assert alone(named).why == "NVML names process 60, which shows no file of the driver" + idle
+
+
+def test_memory_without_a_holder_comes_with_how_busy_the_gpu_is() -> None:
+    """80 % busy and nobody to be seen: somebody works there, out of sight."""
+    used: dict[int, int | None] = {0: 90 * GIB}
+    found = survey(used=used)
+    for percent, said in (
+        (80, "; the GPU is 80 % busy, so somebody works on it"),
+        (None, "; its utilization is not known"),
+    ):
+        busy = replace(
+            found, gpus={**found.gpus, 0: {**found.gpus[0], "utilization_percent": percent}}
+        )
+        assert alone(busy).why.endswith(said)
+        assert alone(busy).verdict == "cannot_attribute"
+
+
+DRIFT = "80 MiB above its baseline and held by nobody: drift of the driver, not a leak"
+
+
+def recorded(found: Survey) -> GpuJudgement:
+    """The verdict over GPU 0 without targets, where a run has recorded its baseline."""
+    known = {found.gpus[0]["uuid"]: IDLE}
+    made = make_plan(found, classify(found, rules()), ReclaimOptions(), known)
+    return untouched(made, found, 0, "h1")
+
+
+def test_some_mib_beside_any_process_are_drift() -> None:
+    some = survey(used={0: IDLE + 80 * MIB})
+    assert (recorded(some).verdict, recorded(some).why) == ("nothing_to_do", DRIFT)
+    assert recorded(survey(used={0: IDLE + 300 * MIB})).verdict == "cannot_attribute"
+    works = replace(some, gpus={**some.gpus, 0: {**some.gpus[0], "utilization_percent": 5}})
+    partly = replace(some, complete={**some.complete, 0: False})
+    inside = replace(some, facts=facts(init_pid_namespace=False))
+    for unseen in (works, partly, inside):
+        assert recorded(unseen).verdict == "cannot_attribute"
+
+
+def test_drift_after_the_ladder_asks_for_no_reset() -> None:
+    after = survey(used={0: IDLE + 80 * MIB})
+    row = climbed(after, how=Climbed(waited_seconds=6.0))
+    assert (row.verdict, row.why) == ("cannot_attribute", DRIFT)
+    assert "no reset" in (row.advice or "")
+    assert climbed(after, how=Climbed(waited_seconds=1.0)).verdict == "releasing"
+    falls = Climbed(waited_seconds=6.0, falling=frozenset([0]))
+    assert climbed(after, how=falls).verdict == "releasing"
+    late = climbed(survey(used={0: IDLE + 9 * GIB}), how=Climbed(waited_seconds=61.0))
+    assert late.verdict == "kernel_pinned"
+    assert late.why.endswith("; the GPU is idle (0 % busy)")
 
 
 # --- managed memory, which is on no list ------------------------------------------------------

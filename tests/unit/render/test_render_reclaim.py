@@ -89,8 +89,16 @@ def test_reasons_for_nothing_to_do_name_their_hosts() -> None:
     def because(host: str, *whys: str) -> HostEntry:
         entry = idle(host)
         row = entry["reclaim"]["gpus"][0]
+        entry["reclaim"]["spared"] = []
         entry["reclaim"]["gpus"] = [
-            {**row, "index": n, "why": why, "why_short": short(why)} for n, why in enumerate(whys)
+            {
+                **row,
+                "index": n,
+                "why": why,
+                "why_short": short(why),
+                **({"after_bytes": 0} if why.startswith("at") else {}),
+            }
+            for n, why in enumerate(whys)
         ]
         return entry
 
@@ -110,8 +118,8 @@ def test_reasons_for_nothing_to_do_name_their_hosts() -> None:
     entries[4]["reclaim"]["advice"] = "No GPU 7 here."
     assert text_of(entries) == (
         "gh200-05: No GPU 7 here; "
-        "gh200-[02-03]: held by python3 54: its launcher 53 is alive; "
-        "gh200-[01-04]: at its baseline"
+        "gh200-[02-03]: 1.0 GiB held by python3 54: its launcher 53 is alive; "
+        "gh200-[01,04]: at its baseline"
     )
     assert text_of(entries[:1]) == "at its baseline"
     more = [
@@ -120,18 +128,19 @@ def test_reasons_for_nothing_to_do_name_their_hosts() -> None:
         *(because(f"gh200-{number:02d}", "at its baseline") for number in range(3, 9)),
     ]
     assert text_of(more) == (
-        "gh200-01: held by python3 54: its launcher 53 is alive, --gpu ends it; "
-        "gh200-01: held by a 7: its unit a is live; "
-        "gh200-02: held by b 8: launcher dead, --gpu ends it; "
-        "gh200-02: held by c 9 and d 10, --gpu ends it; "
+        "gh200-01: 1.0 GiB held by python3 54: its launcher 53 is alive, --gpu ends it; "
+        "gh200-01: 1.0 GiB held by a 7: its unit a is live; "
+        "gh200-02: 1.0 GiB held by b 8: launcher dead, --gpu ends it; "
+        "gh200-02: 1.0 GiB held by c 9 and d 10, --gpu ends it; "
         "gh200-[03-08]: at its baseline; --gpu ends processes at work, too"
     )
     assert text_of(more[:1]).count("; --gpu would end it, working or not") == 1
     screen = " ".join(" ".join(plain(line) for line in verdict_lines(envelope(*more))).split())
     assert "gh200-[03-08]: at its baseline" in screen
-    assert text_of(entries[1:3]).endswith("alive; at its baseline")
+    assert text_of(entries[1:3]).endswith("alive")
+    assert "baseline" not in text_of(entries[1:3])  # beside "held by" it reads as a contradiction
     shown = " ".join(" ".join(plain(line) for line in verdict_lines(envelope(*entries))).split())
-    assert "gh200-[01-04]: at its baseline" in shown
+    assert "gh200-[01,04]: at its baseline" in shown
 
 
 def test_partial_readings_name_their_hosts() -> None:
