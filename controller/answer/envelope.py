@@ -74,7 +74,7 @@ class GpuVerdict(TypedDict):
     """One GPU in scope, before and after. Bytes are NVML's used memory, and its free memory
     where the cache rung asks what capacity came back. ``managed_bytes``: managed memory that the
     targets may have there beside what NVML lists, at most. ``why_short`` says the same as ``why``
-    where many stand side by side."""
+    where many stand side by side. ``starts_again``: who would start a reclaimed target again."""
 
     index: int
     uuid: str
@@ -86,6 +86,7 @@ class GpuVerdict(TypedDict):
     managed_bytes: NotRequired[int]
     why: NotRequired[str | None]
     why_short: NotRequired[str | None]
+    starts_again: NotRequired[list[str]]
     before_free_bytes: NotRequired[int | None]
     after_free_bytes: NotRequired[int | None]
 

@@ -11,6 +11,7 @@ from fleetmem.controller.reclaim.verdict import PINNED_AFTER_SECONDS, Refusal
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Rung
     from fleetmem.controller.contact.session import Session
+    from fleetmem.controller.reclaim.law.respawn import Restarter
     from fleetmem.controller.reclaim.options import ReclaimOptions
     from fleetmem.controller.reclaim.plan import Plan
     from fleetmem.controller.reclaim.survey import Survey
@@ -43,6 +44,7 @@ class Climb:
     refused: dict[tuple[int, int], Refusal] = field(default_factory=dict)
     unclear: dict[tuple[int, int], str] = field(default_factory=dict)
     deaf: dict[tuple[int, int], str] = field(default_factory=dict)
+    restarters: list[Restarter] = field(default_factory=list)
     watching: list[int] = field(default_factory=list)
     falling: set[int] = field(default_factory=set)
     last_signal: float = 0.0

@@ -8,12 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller.contact import door, gather
 from fleetmem.controller.reclaim import signalling
 from fleetmem.controller.reclaim.classify import classify
 from fleetmem.controller.reclaim.join import to_survey
+from fleetmem.controller.reclaim.law.respawn import (
+    LONGEST_WATCH_SECONDS,
+    Restarter,
+    restarters,
+)
 from fleetmem.controller.reclaim.law.rules import rules
 from fleetmem.controller.reclaim.survey import descends_from, heir_like, may_hold
 from fleetmem.controller.reclaim.verdict import (
@@ -39,6 +45,8 @@ _KILL_WAIT_SECONDS = 10.0
 _RESTART_SECONDS = 2.0
 _RESTART_AFTER_KILL_SECONDS = 0.8
 """How long after the last signal a live launcher is watched: `sleep 1` is what loops do."""
+_STARTED_SECONDS = 1.0
+"""After the pause of a unit, until its process can be seen."""
 _GLANCE_SECONDS = 0.4
 
 
@@ -184,27 +192,58 @@ def topmost(targets: tuple[Target, ...]) -> list[Target]:
 
 
 async def _stay(run: Climb) -> None:
-    """All is back. Where a launcher lives it may start the next one: watch it for a moment."""
-    launchers = sorted(
-        {
-            (above["pid"], above["start_time"])
-            for t in run.plan.first
-            if t.member.process["launcher_alive"] and t.member.key not in run.refused
-            for above in t.member.process["ancestors"][:1]
-            if above["pid"] > 1
-        }
-        - {t.member.key for t in run.plan.targets}
-    )
-    span = _RESTART_AFTER_KILL_SECONDS if run.killed else _RESTART_SECONDS
-    until = run.last_signal + min(span, run.release_seconds)
-    if launchers:
+    """All is back. Whoever starts targets again may do so now: watch for as long as that takes."""
+    gone = {
+        t.member.key: frozenset(t.member.held)
+        for t in run.plan.first
+        if t.member.key not in run.refused
+    }
+    launchers = _launchers(run)
+    owners = restarters(run.survey.ties, gone)
+    span = min(_RESTART_AFTER_KILL_SECONDS if run.killed else _RESTART_SECONDS, run.release_seconds)
+    pauses = [one.pause_seconds for one in owners if one.pause_seconds is not None]
+    span = max((span, *(p + _STARTED_SECONDS for p in pauses if p <= LONGEST_WATCH_SECONDS)))
+    until = run.last_signal + span
+    if launchers or owners:
         run.emit({"kind": "phase", "host": run.host, "text": "watching launchers"})
-    while launchers and run.back() and time.monotonic() < until:
-        left = max(0.05, until - time.monotonic())
-        await _wait(run, min(left, _GLANCE_SECONDS), launchers)
-        launchers = [key for key in launchers if key in run.stuck]
-        for key in launchers:
-            del run.stuck[key]
+    while (launchers or owners) and run.back() and time.monotonic() < until:
+        glance = min(max(0.05, until - time.monotonic()), _GLANCE_SECONDS)
+        if not launchers:
+            await asyncio.sleep(glance)
+        await _wait(run, glance if launchers else 0.0, list(launchers))
+        launchers = {key: one for key, one in launchers.items() if run.stuck.pop(key, None)}
+    run.restarters = [*launchers.values(), *[await _asked(run, one) for one in owners]]
+
+
+def _launchers(run: Climb) -> dict[tuple[int, int], Restarter]:
+    """Live launchers of targets that are no targets themselves."""
+    found: dict[tuple[int, int], Restarter] = {}
+    targets = {t.member.key for t in run.plan.targets}
+    for target in run.plan.first:
+        process = target.member.process
+        if not process["launcher_alive"] or target.member.key in run.refused:
+            continue
+        for above in process["ancestors"][:1]:
+            key = (above["pid"], above["start_time"])
+            if above["pid"] > 1 and key not in targets:
+                name = f"{above['comm']} {above['pid']}"
+                held = frozenset(target.member.held)
+                held |= found[key].gpus if key in found else frozenset()
+                found[key] = Restarter("launcher", name, held)
+    return found
+
+
+async def _asked(run: Climb, one: Restarter) -> Restarter:
+    """*one* with what systemd says of it now; who is not asked, or does not answer, still may."""
+    if one.kind != "unit":
+        return one
+    row = await gather.ask(run.session, "unit.state", {"unit": one.name})
+    state = row["reading"]
+    if state is None:
+        return one
+    if state["active"] in ("active", "reloading") or state["sub"].startswith("start"):
+        return replace(one, state="again")
+    return one if state["active"] == "activating" else replace(one, state="off")
 
 
 # --- looking -------------------------------------------------------------------------------
@@ -314,6 +353,7 @@ async def _verify(run: Climb) -> list[GpuJudgement]:
             unclear=run.unclear,
             deaf=run.deaf,
             up_to=run.options.up_to,
+            restarters=tuple(run.restarters),
         )
         rows = judge(run.plan, survey, classify(survey, rules()), climbed, run.host)
         left = run.release_seconds - since

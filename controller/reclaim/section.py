@@ -43,6 +43,7 @@ def section(
                 "baseline_source": plan.bounds[row.index].baseline.source,
                 "managed_bytes": managed_bytes(plan, survey, row.index),
                 "why": row.why,
+                "starts_again": list(row.starts_again),
                 "why_short": row.why_short,
             }
             for row in rows

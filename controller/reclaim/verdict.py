@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from fleetmem.controller.reclaim.bound import Bound
     from fleetmem.controller.reclaim.classify import Classified, Member
+    from fleetmem.controller.reclaim.law.respawn import Restarter
     from fleetmem.controller.reclaim.plan import Plan
     from fleetmem.controller.reclaim.survey import Survey
 
@@ -47,7 +48,7 @@ class Climbed:
     the kernel's state. ``waited_seconds`` since the last signal; ``killed`` identities.
     ``unclear``: identities for which an earlier run noted a KILL and not whether it was sent.
     ``deaf``: identities that TERM cannot end as they are, with the agent's word for why.
-    ``up_to``: the last rung that was allowed.
+    ``up_to``: the last rung that was allowed. ``restarters``: who would start targets again.
     """
 
     killed: frozenset[tuple[int, int]] = frozenset()
@@ -58,6 +59,7 @@ class Climbed:
     unclear: Mapping[tuple[int, int], str] = field(default_factory=dict)
     deaf: Mapping[tuple[int, int], str] = field(default_factory=dict)
     up_to: str = "heirs"
+    restarters: tuple[Restarter, ...] = ()
     drain_refused: str | None = None
     unknown: str | None = None
 
@@ -65,7 +67,8 @@ class Climbed:
 @dataclass(frozen=True)
 class GpuJudgement:
     """The verdict over one GPU. ``next`` are commands, whole; ``why_short`` says ``why`` where
-    many stand together; ``advice`` where this case needs another sentence than its verdict's."""
+    many stand together; ``advice`` where this case needs another sentence than its verdict's;
+    ``starts_again``: who would start a reclaimed target again."""
 
     index: int
     verdict: Verdict
@@ -73,6 +76,7 @@ class GpuJudgement:
     why: str
     next: tuple[str, ...] = ()
     why_short: str | None = None
+    starts_again: tuple[str, ...] = ()
     advice: str | None = None
 
 
@@ -338,13 +342,25 @@ def _climbed(
         if again:
             return _respawned(again, gpu, used)
         why = "at most baseline and what spared ones keep" + _on_no_list(after, gpu, bound)
-        return GpuJudgement(gpu, "reclaimed", used, why)
+        return _for_how_long(why, climbed, gpu, used)
     if alive:
         return _still_alive(alive, climbed, gpu, used, host)
     if bound.bound_bytes is None:
         why = "targets are gone; sizes are not known here, so the rest cannot be checked"
         return GpuJudgement(gpu, "cannot_attribute", used, why)
     return _still_used(plan, after, members, climbed, gpu, used, host)
+
+
+def _for_how_long(why: str, climbed: Climbed, gpu: int, used: int) -> GpuJudgement:
+    """All is back: whether it stays so, as far as those who start targets again tell."""
+    rows = [one for one in climbed.restarters if gpu in one.gpus and one.state != "off"]
+    again = [one for one in rows if one.state == "again"]
+    steps = tuple(dict.fromkeys(one.stop_command for one in again or rows if one.stop_command))
+    if again:
+        return GpuJudgement(gpu, "respawned", used, "; ".join(map(str, again)), steps)
+    said = tuple(map(str, rows))
+    whole = "; ".join((why, *said))
+    return GpuJudgement(gpu, "reclaimed", used, whole, steps, starts_again=said)
 
 
 def _lives(survey: Survey, key: tuple[int, int]) -> bool:

@@ -161,7 +161,8 @@ def _reclaimed_text(sections: Sequence[Reclaim]) -> str:
         text += f"{' or '.join(sorted(sources))})"
     else:
         text += f"; used now {mib_span(gpu['after_bytes'] for gpu in back)} MiB"
-    return text
+    said = dict.fromkeys(one for gpu in back for one in gpu.get("starts_again", ()))
+    return " · ".join((text, fold_names(said))) if said else text
 
 
 def _freed(gpu: GpuVerdict) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import replace
 from typing import Any, cast
 
@@ -20,7 +21,7 @@ from fleetmem.controller.reclaim.law.rules import rules
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.reclaim.plan import make_plan
 from fleetmem.controller.reclaim.survey import Survey
-from fleetmem.controller.reclaim.verdict import Climbed
+from fleetmem.controller.reclaim.verdict import Climbed, GpuJudgement
 from tests.unit.reclaim.reclaim_world import (
     GIB,
     IDLE,
@@ -275,6 +276,108 @@ def test_a_launcher_is_watched_for_a_moment_only() -> None:
         patch.setattr(ladder, "_RESTART_SECONDS", 0.1)
         assert run(play, release_timeout_seconds=5.0)[1] == "reclaimed"
     assert play.waits > -(10**9)
+
+
+def unit(pause: float | None, kind: str = "unit", restart: str = "always") -> Survey:
+    """50 is the main process of a.service, which systemd starts again."""
+    found = single_in(owner(kind, "a.service", "live"))
+    rows = [
+        {
+            **row,
+            "restart": restart,
+            "restart_seconds": pause,
+            "main_pid": 50,
+            "stop_command": "stop a",
+        }
+        for row in found.ties["owners"]
+    ]
+    return replace(found, ties={**found.ties, "owners": rows})  # type: ignore[typeddict-item]
+
+
+def single_in(of: Any) -> Survey:
+    return survey(identity(50, owner=of), holders=(holder(50),), lists={0: [listed(50, 90 * GIB)]})
+
+
+class Unit(Play):
+    """systemd's words about a.service after the climb."""
+
+    active, sub = "active", "running"
+
+    async def ask(self, session: Any, name: str, args: dict[str, Any], **more: Any) -> Any:
+        if name != "unit.state":
+            return await super().ask(session, name, args, **more)
+        assert args == {"unit": "a.service"}
+        return {"outcome": "ok", "reading": {"active": self.active, "sub": self.sub}}
+
+
+@pytest.mark.parametrize(
+    ("active", "sub", "verdict", "said"),
+    [
+        ("active", "running", "respawned", []),
+        ("activating", "start-pre", "respawned", []),
+        ("activating", "auto-restart", "reclaimed", ["unit a.service starts it again after 0.1 s"]),
+        ("inactive", "dead", "reclaimed", []),
+        ("failed", "failed", "reclaimed", []),
+    ],
+)
+def test_a_unit_that_restarts_is_watched_for_its_pause(
+    active: str, sub: str, verdict: str, said: list[str]
+) -> None:
+    play = Unit(unit(0.1), {50: "TERM"})
+    play.active, play.sub = active, sub
+    began = time.monotonic()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ladder, "_STARTED_SECONDS", 0.1)
+        climbed, found = run(play, pids=(50,))
+    assert found == verdict
+    assert time.monotonic() - began >= 0.2
+    assert [str(one) for one in climbed.restarters if one.state == "may"] == said
+
+
+@pytest.mark.parametrize(
+    ("kind", "pause", "said"),
+    [
+        ("unit", 60.0, "unit a.service starts it again after 60 s"),
+        ("container", None, "container a.service starts it again"),
+        ("pod", None, "pod a.service: kubelet starts it again after its back-off (10 s to 5 min)"),
+    ],
+)
+def test_a_long_pause_is_named_and_not_waited_for(kind: str, pause: float, said: str) -> None:
+    play = Unit(unit(pause, kind), {50: "TERM"})
+    play.active, play.sub = "activating", "auto-restart"
+    climbed, verdict = run(play, pids=(50,))
+    assert verdict == "reclaimed"
+    row = judged(climbed, play)
+    assert row.starts_again == (said,)
+    assert row.next == ("stop a",)
+    assert row.why.endswith(f"; {said}")
+
+
+def judged(climbed: Climb, play: Play) -> GpuJudgement:
+    """The verdict over GPU 0 with all that the climb knows of restarts."""
+    how = Climbed(restarters=tuple(climbed.restarters))
+    after = play.look()
+    (row,) = ladder.judge(climbed.plan, after, classify(after, rules()), how, "h1")
+    return row
+
+
+@pytest.mark.parametrize("restart", ["no", None])
+def test_a_unit_that_does_not_restart_is_not_watched(restart: str) -> None:
+    play = Unit(unit(9.0, restart=restart), {50: "TERM"})
+    climbed, verdict = run(play, pids=(50,))
+    assert (verdict, climbed.restarters) == ("reclaimed", [])
+
+
+def test_a_launcher_that_lives_on_is_named() -> None:
+    play = Loop(launched(), {50: "TERM"})
+    play.waits = -(10**9)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ladder, "_RESTART_SECONDS", 0.05)
+        climbed, verdict = run(play, release_timeout_seconds=5.0)
+    assert verdict == "reclaimed"
+    assert [str(one) for one in climbed.restarters] == [
+        "launcher sh 20 lives and may start it again"
+    ]
 
 
 def test_unkillable() -> None:
