@@ -24,6 +24,7 @@ from fleetmem.controller.startup.engines.identity import (
     setting,
     total,
 )
+from fleetmem.controller.startup.fold.budget import may_count_graphs
 from fleetmem.controller.startup.model import GIB, Invocation
 
 RESERVE = 150 << 20
@@ -41,7 +42,8 @@ def vllm(inv: Invocation, rank: str) -> Identity | None:
     for one in forms:
         if closes(one):
             return one
-    return forms[0] if forms else None
+    open_ = [one for one in forms if closes(one) is None]
+    return open_[0] if open_ else forms[0] if forms else None
 
 
 def _forms(inv: Invocation, rank: str, values: Mapping[str, Any]) -> Iterator[Identity]:
@@ -49,8 +51,13 @@ def _forms(inv: Invocation, rank: str, values: Mapping[str, Any]) -> Iterator[Id
     plain = _identity(inv, rank, values)
     estimate = values.get("graph_estimated_bytes")
     counted = values.get("graph_counted")
-    if inv.engine.get("v0_sum") or estimate is None or counted is False:
+    if estimate is None or counted is False:
         yield plain
+        whole = {**inv.engine, "version": inv.version, "v0": "num_cpu_blocks" in inv.engine}
+        gives, pool = total(plain), plain.pool.bytes
+        more = gives is not None and pool is not None and gives > pool
+        if counted is not False and more and may_count_graphs(whole, inv.config):
+            yield replace(plain, terms=(*plain.terms, known(GRAPHS, -1, None, _ESTIMATE)))
         return
     apart = known(GRAPHS, -1, estimate, _ESTIMATE, off_of(values, "graph_estimated_bytes"))
     inside = _inside(plain, apart)

@@ -31,7 +31,9 @@ def unaccounted(
     if engine == "sglang":
         return sglang_rest(values, config)
     if engine == "vllm":
-        return vllm_rest(values)
+        rest = vllm_rest(values)
+        unseen = rest is not None and rest > 0.06 * GIB and "graph_estimated_bytes" not in values
+        return None if unseen and may_count_graphs(whole, config) else rest
     if engine == "ollama":
         return _ollama(values, whole, ranks)
     if engine == "llamacpp" and "available_final_bytes" in values:
@@ -103,6 +105,16 @@ def vllm_rest(values: Mapping[str, Any]) -> int | None:
     if estimate <= 0 or values.get("graph_counted") is False:
         return rest
     return min(rest, rest - estimate, key=abs)
+
+
+def may_count_graphs(whole: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
+    """Whether this build may take an estimate for CUDA graphs out of the budget (0.19 and later)."""
+    version = str(whole.get("version") or "")
+    parts = version.split(".")
+    old = version[:1].isdigit() and len(parts) > 1 and parts[0] == "0"
+    if old and parts[1].isdigit() and int(parts[1]) < 19:
+        return False
+    return not whole.get("v0") and config.get("enforce_eager") is not True
 
 
 def graphs_inside(values: Mapping[str, Any]) -> bool | None:

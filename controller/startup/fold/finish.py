@@ -67,6 +67,7 @@ def _finish(build: Build, index: int, age: int, forced: str | None) -> Invocatio
     _runner_on_host(build)
     _rename_single(build)
     _one_name(build)
+    _whose_pool(build)
     _untagged(build, name)
     for key, rank in build.ranks.items():
         _rank(build, key, rank, derived)
@@ -160,6 +161,27 @@ def _one_name(build: Build) -> None:
         for error in build.errors:
             if error.get("rank") == key:
                 error["rank"] = twin
+
+
+def _whose_pool(build: Build) -> None:
+    """The only pool line of a rank: the target's, or the draft's where the target's is missing.
+
+    It is the draft's where other ranks show two and theirs is of another size, or where it comes
+    after the draft's load and is small beside what was free.
+    """
+    sizes = [r.values.get("kv_cache_bytes") for r in build.ranks.values() if r.pools > 1]
+    usual = [size for size in sizes if isinstance(size, int)]
+    for rank in build.ranks.values():
+        values = rank.values
+        pool, free = values.get("kv_cache_bytes"), values.get("available_after_load_bytes")
+        if rank.pools != 1 or pool is None:
+            continue
+        other = bool(usual) and all(abs(pool - size) > 0.3 * size for size in usual)
+        small = values.get("_after_draft") and (free is None or pool < 0.25 * free)
+        if other or (small and not usual):
+            for name in ("kv_cache_bytes", "kv_k_bytes", "kv_v_bytes"):
+                if name in values:
+                    values[f"draft_{name}"] = values.pop(name)
 
 
 def _untagged(build: Build, name: str | None) -> None:

@@ -67,10 +67,15 @@ def step_load_begin(build: Build, rank: Rank | None, event: Event) -> None:
     assert rank is not None
     name = "avail_before_load_bytes"
     value, spread = event.values[name], event.error_bytes[name]
-    if rank.loads or name in rank.values:
+    if rank.loads or name in rank.values or _is_up(rank):  # the draft's
         rank.begin_again = (value, spread)
     else:
         rank.set(name, value, spread)
+
+
+def _is_up(rank: Rank) -> bool:
+    """Whether the target was loaded before these lines begin."""
+    return rank.pools > 0 or rank.pool_ends > 0 or "graph_bytes" in rank.values
 
 
 def step_load_end(build: Build, rank: Rank | None, event: Event) -> None:
@@ -81,10 +86,12 @@ def step_load_end(build: Build, rank: Rank | None, event: Event) -> None:
     if not first and event.engine == "trtllm":  # another rank's, without its number
         return
     kind = values.get("model_type")
-    drafts = first and any(word in str(kind or "") for word in DRAFT_TYPES)
+    drafts = first and (event.engine == "sglang" and _is_up(rank))
+    drafts = drafts or first and any(word in str(kind or "") for word in DRAFT_TYPES)
     rank.begin_again = None
     if drafts:  # the excerpt begins after the target's load
         first = False
+        rank.values.pop("avail_before_load_bytes", None)
     else:
         rank.loads += 1
     if first:
@@ -135,6 +142,7 @@ def step_pool(build: Build, rank: Rank | None, event: Event) -> None:
         return
     if rank.pools == 0:
         rank.pools = 1
+        rank.values["_after_draft"] = "draft_weights_bytes" in rank.values
         for name, value in values.items():
             rank.set(name, value, spread.get(name) if name != "kv_dtype" else None)
         return
@@ -281,10 +289,6 @@ def step_stopped(build: Build, rank: Rank | None, event: Event) -> None:
     build.ended = build.ended or bool(event.values.get("systemd"))
 
 
-def step_failed(build: Build, rank: Rank | None, event: Event) -> None:
-    build.status = "failed"
-
-
 def ended_cleanly(status: str) -> bool:
     """Whether an exit status, as systemd prints it, is one of a process that was to end."""
     return status.startswith("0/") or status.endswith(("/TERM", "/INT"))
@@ -382,7 +386,7 @@ STEPS: dict[str, Callable[[Build, Rank | None, Event], None]] = {
     "config": step_set,
     "ready": step_ready,
     "stopped": step_stopped,
-    "failed": step_failed,
+    "failed": lambda build, rank, event: setattr(build, "status", "failed"),
     "exit": step_exit,
     "restart": step_restart,
     "error": step_error,

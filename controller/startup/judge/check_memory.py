@@ -25,6 +25,8 @@ from fleetmem.controller.startup.judge.phrases import count, gib
 from fleetmem.controller.startup.model import GIB, Invocation
 
 FOREIGN = 1.5 * GIB
+OWN_SHARE = 0.06
+"""What a card's reserve, the engine's own context and NCCL may take before it measures."""
 RISE = 0.3 * GIB
 IDLE = 3 * GIB
 IDLE_SHARE = 0.12
@@ -97,6 +99,8 @@ def _ranks(inv: Invocation) -> Iterator[Found]:
         return
     for field in fields:
         found = {k: v[field] for k, v in gpu_ranks(inv).items() if field in v}
+        if field == "avail_after_pool_bytes" and _drafts(inv):
+            continue  # of one rank after the target's pool, of another after the draft's
         gap = rank_gap(found)
         if gap is None:
             continue
@@ -132,6 +136,10 @@ def _ranks(inv: Invocation) -> Iterator[Found]:
         return
 
 
+def _drafts(inv: Invocation) -> bool:
+    return any("draft" in name for values in inv.ranks.values() for name in values)
+
+
 _FIELD_NAMES = {
     "avail_before_load_bytes": "free before load",
     "initial_free_bytes": "free at the start",
@@ -151,7 +159,8 @@ def foreign(inv: Invocation) -> dict[str, Any] | None:
         return None
     rank = min(free, key=lambda key: free[key])
     card, most = inv.ranks[rank]["total_bytes"], max(free.values())
-    if card - free[rank] <= max(FOREIGN, 0.03 * card):
+    apart = most - free[rank]
+    if apart <= FOREIGN and card - free[rank] <= max(FOREIGN, OWN_SHARE * card):
         return None
     held = most - free[rank] if most - free[rank] > FOREIGN else card - free[rank]
     other = next((e for e in inv.errors if e.get("other_pid") is not None), None)
