@@ -108,7 +108,7 @@ def vllm_rest(values: Mapping[str, Any]) -> int | None:
 
 
 def may_count_graphs(whole: Mapping[str, Any], config: Mapping[str, Any]) -> bool:
-    """Whether this build may take an estimate for CUDA graphs out of the budget (0.19 and later)."""
+    """Whether this build may take an estimate for CUDA graphs out of the budget (from 0.19)."""
     version = str(whole.get("version") or "")
     parts = version.split(".")
     old = version[:1].isdigit() and len(parts) > 1 and parts[0] == "0"

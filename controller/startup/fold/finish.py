@@ -177,7 +177,7 @@ def _whose_pool(build: Build) -> None:
         if rank.pools != 1 or pool is None:
             continue
         other = bool(usual) and all(abs(pool - size) > 0.3 * size for size in usual)
-        small = values.get("_after_draft") and (free is None or pool < 0.25 * free)
+        small = values.get("_after_draft") and (free is None or pool < 0.05 * free)
         if other or (small and not usual):
             for name in ("kv_cache_bytes", "kv_k_bytes", "kv_v_bytes"):
                 if name in values:

@@ -87,7 +87,7 @@ def step_load_end(build: Build, rank: Rank | None, event: Event) -> None:
         return
     kind = values.get("model_type")
     drafts = first and (event.engine == "sglang" and _is_up(rank))
-    drafts = drafts or first and any(word in str(kind or "") for word in DRAFT_TYPES)
+    drafts = drafts or (first and any(word in str(kind or "") for word in DRAFT_TYPES))
     rank.begin_again = None
     if drafts:  # the excerpt begins after the target's load
         first = False

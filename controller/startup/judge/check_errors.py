@@ -59,9 +59,13 @@ def check_errors(inv: Invocation, older: tuple[Invocation, ...]) -> Iterator[Fou
         if kind == "xid":
             lines = [one for one in lines if f": {error.get('xid')}," in one["text"]] or lines
         found += _one(inv, kind, error, lines)
-    own = [one for one in found if one.rule != "xid" and one.cause not in _GENERIC]
+    own = [
+        one for one in found if one.rule not in ("xid", "rank-died") and one.cause not in _GENERIC
+    ]
     if inv.exception is not None and not own:
-        found = [one for one in found if one.cause not in _GENERIC or one.rule == "rank-died"]
+        # A worker without an exit code, or a core, that failed only passes the exception on.
+        passed = [one for one in found if one.rule == "rank-died" and one.cause == "unknown"]
+        found = [one for one in found if one not in passed and one.cause not in _GENERIC]
         found.insert(0, _exception(inv))
     yield from found
     loop = _loop(inv, older)

@@ -99,8 +99,10 @@ def _ranks(inv: Invocation) -> Iterator[Found]:
         return
     for field in fields:
         found = {k: v[field] for k, v in gpu_ranks(inv).items() if field in v}
-        if field == "avail_after_pool_bytes" and _drafts(inv):
-            continue  # of one rank after the target's pool, of another after the draft's
+        if field == "avail_after_pool_bytes":
+            if _drafts(inv):
+                continue  # of one rank after the target's pool, of another after the draft's
+            found = {k: v for k, v in found.items() if "kv_cache_bytes" in inv.ranks[k]}
         gap = rank_gap(found)
         if gap is None:
             continue
