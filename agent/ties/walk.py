@@ -45,9 +45,7 @@ class Walk:
 
     def files(self, first: Iterable[int]) -> None:
         """Read everybody's descriptors, those of *first* before all others."""
-        ahead = list(first)
-        seen = set(ahead)
-        for pid in ahead + [one.pid for one in self.table.everyone() if one.pid not in seen]:
+        for pid in self.order(first):
             if monotonic() > self.deadline:
                 self.late.add(pid)
                 continue
@@ -62,6 +60,25 @@ class Walk:
                 self._process(pid, proc_fd)
             finally:
                 os.close(proc_fd)
+
+    def order(self, first: Iterable[int]) -> List[int]:
+        """*first*, then all others, those with very many files last: where the time is over
+        before the end, it is theirs that were not read."""
+        ahead = list(first)
+        few: List[int] = []
+        many: List[Tuple[int, int]] = []
+        for one in self.table.everyone():
+            try:
+                size = os.stat(sysroot.path("/proc/%d/fd" % one.pid)).st_size
+            except OSError:
+                size = 0
+            if size > tasks.FEW_FILES:
+                many.append((size, one.pid))
+            else:
+                few.append(one.pid)
+        rest = few + [pid for _, pid in sorted(many)]
+        seen = set(ahead)
+        return ahead + [pid for pid in rest if pid not in seen]
 
     def _process(self, pid: int, proc_fd: int) -> None:
         for tid, place, names in self.budget.tables(pid, proc_fd, self.denied):

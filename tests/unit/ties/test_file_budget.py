@@ -12,6 +12,7 @@ import pytest
 from fleetmem.agent.kernel import tasks
 from fleetmem.agent.model import Trouble
 from fleetmem.agent.probes import holders, ties
+from fleetmem.agent.ties.walk import Walk
 from tests.unit.agent.probe_actors import actor
 
 MANY = """
@@ -68,6 +69,16 @@ def test_a_budget_is_of_a_user_over_all_processes() -> None:
     assert read[one.pid] == 2000
     assert read[two.pid] == 1000
     assert set(budget.cut) >= {one.pid, two.pid}
+
+
+def test_who_has_very_many_files_is_read_last() -> None:
+    """Whatever its number is: the time that it takes is taken from nobody else."""
+    with actor(MANY) as greedy, actor("say('x')\nrest()") as small:
+        if os.stat(f"/proc/{greedy.pid}/fd").st_size:  # Linux 6.2 tells how many they are
+            order = Walk(0.0).order([os.getpid()])
+            assert order[0] == os.getpid()
+            assert order.index(greedy.pid) > order.index(small.pid)
+        assert greedy.pid in Walk(0.0).order([])
 
 
 def test_files_beyond_the_bound_are_not_even_listed() -> None:
