@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fleetmem.agent import wire
+from fleetmem.agent.declare import CALLS
 from fleetmem.controller import errors
 from fleetmem.controller.contact.launch import (
     Way,
@@ -32,6 +33,11 @@ if TYPE_CHECKING:
     from fleetmem.controller.contact.transport import Channel, Connection
 
 _NOISE_LIMIT_BYTES = 1 << 20
+_LOCK_SECONDS = 10.0
+GRACE_SECONDS = 20.0
+"""What a call may take beyond its own span and those of the calls before it: an agent that keeps
+to its spans answers long before, so whoever beats on without an answer is not waited for."""
+
 _CODE = re.compile(r"[a-z][a-z0-9_]{0,40}\Z")
 
 
@@ -58,6 +64,7 @@ class Session:
         self._decoder = wire.Decoder()
         self._waiting: dict[int, asyncio.Future[Result]] = {}
         self._chunks: dict[int, Chunk] = {}
+        self._spans: dict[int, float] = {}
         self._unsent: list[bytes] = []
         self._next_id = 1
         self._heard = time.monotonic()
@@ -206,23 +213,28 @@ class Session:
 
         The agent owns the call's timeout; without one it takes what the call declares. Probes
         with the same *share* run one after another in one process, which saves the host CPU.
+        An agent that gives no answer at all is not waited for: ``timed_out``.
         """
+        row = CALLS.get(name)
+        span = timeout_seconds or (row.span_seconds if row else _LOCK_SECONDS)
         message: dict[str, Any] = {"type": "call", "name": name, "args": args or {}}
         if timeout_seconds is not None:
             message["timeout_seconds"] = timeout_seconds
         if share is not None:
             message["share"] = share
-        return await self._ask(message, on_chunk)
+        return await self._ask(message, span, on_chunk)
 
     async def lock(self, operation: str) -> Result:
         """Take the host's lock; ``reading`` is ``{"epoch": N}``."""
-        return await self._ask({"type": "lock", "operation": operation})
+        return await self._ask({"type": "lock", "operation": operation}, _LOCK_SECONDS)
 
     async def unlock(self) -> Result:
         """Give the host's lock back."""
-        return await self._ask({"type": "unlock"})
+        return await self._ask({"type": "unlock"}, _LOCK_SECONDS)
 
-    async def _ask(self, message: dict[str, Any], on_chunk: Chunk | None = None) -> Result:
+    async def _ask(
+        self, message: dict[str, Any], span: float, on_chunk: Chunk | None = None
+    ) -> Result:
         if self._error is not None:
             raise self._error
         number = self._next_id
@@ -235,8 +247,18 @@ class Session:
             if not self._unsent:
                 asyncio.get_running_loop().call_soon(self._send)
             self._unsent.append(wire.encode({**message, "id": number}))
-            return await future
+            self._spans[number] = span
+            allowed = sum(self._spans.values()) + GRACE_SECONDS
+            async with asyncio.timeout(allowed) as bound:
+                return await future
+        except TimeoutError:
+            if not bound.expired():
+                raise
+            self._unsent.append(wire.encode({"type": "cancel", "id": number}))
+            self._send()
+            return Result("timed_out", f"no answer in {allowed:.0f} s", None, allowed, "no_answer")
         finally:
+            self._spans.pop(number, None)
             self._waiting.pop(number, None)
             self._chunks.pop(number, None)
 

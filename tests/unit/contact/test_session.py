@@ -13,6 +13,7 @@ import pytest
 
 from fleetmem.agent import wire
 from fleetmem.controller import errors
+from fleetmem.controller.contact import session as session_module
 from fleetmem.controller.contact.launch import (
     Way,
     command_line,
@@ -316,6 +317,29 @@ def test_a_mute_agent_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
             await session.call("a")
         beats = [message for message in pipe.sent() if message == {"type": "beat"}]
         assert len(beats) > 3
+
+    over(work)
+
+
+def test_an_agent_that_beats_and_never_answers_is_not_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A call is given up after its span, those before it, and a grace; the session lives on."""
+    monkeypatch.setattr(session_module, "GRACE_SECONDS", 0.2)
+
+    async def work(session: Session, pipe: Pipe) -> None:
+        began = time.monotonic()
+        first = asyncio.create_task(session.call("a", timeout_seconds=0.3))
+        second = asyncio.create_task(session.call("b", timeout_seconds=0.5))
+        found = await first
+        assert time.monotonic() - began >= 0.5
+        assert (found.outcome, found.code, found.reading) == ("timed_out", "no_answer", None)
+        assert not second.done()
+        pipe.say(type="result", id=1, outcome="ok", reading="late")
+        pipe.say(type="result", id=2, outcome="ok", reading="in time")
+        assert (await second).reading == "in time"
+        assert {"type": "cancel", "id": 1} in pipe.sent()
+        assert not session.lost
 
     over(work)
 
