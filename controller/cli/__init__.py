@@ -12,7 +12,7 @@ import sys
 from _signal import SIG_IGN, SIGINT, signal
 from collections.abc import Sequence
 
-from fleetmem.controller.cli.kit import stdout
+from fleetmem.controller.cli.kit import last_run, stdout
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:  # while the program itself was being loaded
         print("fleetmem: interrupted", file=sys.stderr)
         status = 130
-    return status or int(stdout.lost())
+    status = status or int(stdout.lost())
+    last_run.ended(status)
+    return status
 
 
 def _run(words: list[str]) -> int:

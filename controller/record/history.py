@@ -113,6 +113,14 @@ class History:
                 ),
             )
 
+    def correct_status(self, run_id: str, exit_code: int) -> None:
+        """The process of a finished run ended with another status after all."""
+        with self._database.may() as database:
+            database.execute(
+                "UPDATE runs SET exit_code = ? WHERE id = ? AND finished IS NOT NULL",
+                (exit_code, run_id),
+            )
+
     # --- what must be on the disk before anything is changed ------------------------------
 
     def trail(self, operation: str, host: str, event: Mapping[str, Any]) -> None:

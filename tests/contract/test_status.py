@@ -62,12 +62,14 @@ class Desk:
         return {"PATH": os.environ["PATH"], "HOME": home, "XDG_STATE_HOME": state,
                 "LANG": "C.UTF-8"}  # fmt: skip
 
-    def start(self, words: str, nohup: bool = False) -> subprocess.Popen[str]:
+    def start(
+        self, words: str, nohup: bool = False, stdout: Any = subprocess.PIPE
+    ) -> subprocess.Popen[str]:
         """The program at work."""
         return subprocess.Popen(
             [*(["nohup"] if nohup else []), PROGRAM, *words.split()],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=stdout,
             stderr=subprocess.PIPE,
             text=True,
             env=self.environment,
@@ -183,6 +185,23 @@ def test_a_part_that_fails_leaves_the_others_their_readings(desk: Desk) -> None:
     assert host["readings"]["numa.nodes"]["outcome"] == "ok"
     assert [one["rule"] for one in envelope["findings"]] == ["always/has-memory"]
     assert (desk.folder / "contacts").read_text() == "x\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "where", "status"),
+    [
+        ("hosts --check -H localhost -o json", "/dev/full", 1),
+        ("snapshot -H localhost --no-files -o csv", "/dev/full", 1),
+        (f"reclaim -H {NOWHERE} --dry-run --plan-out /nosuch/plan", "/dev/null", 2),
+    ],
+)
+def test_an_answer_that_could_not_be_written_changes_the_record_too(
+    desk: Desk, words: str, where: str, status: int
+) -> None:
+    """The work was done; the process did not end well, and ``runs list`` says so."""
+    with open(where, "w") as out, desk.start(words, stdout=out) as running:
+        _, err = running.communicate(timeout=60)
+    assert (running.returncode, [row.exit_code for row in desk.runs()]) == (status, [status]), err
 
 
 def test_what_hosts_print_is_shown_once(desk: Desk) -> None:

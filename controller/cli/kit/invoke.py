@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller.answer.envelope import Envelope
 from fleetmem.controller.answer.step import Reach, complete_next
+from fleetmem.controller.cli.kit import last_run
 from fleetmem.controller.cli.kit.flags import Common
 from fleetmem.controller.errors import (
     EXIT_SIGHUP,
@@ -104,6 +105,7 @@ def answered(
             return await ask()
 
     envelope = run(work, live.note)
+    last_run.remember(envelope["run"])
     complete_next(envelope, reach or common.reach)
     status = envelope["run"]["exit_code"]
     assert status is not None, "a run that ended has a status"
