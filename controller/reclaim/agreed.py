@@ -24,29 +24,30 @@ ADDED = "not in the plan that was agreed to"
 def judged_again(
     agreed: Plan, survey: Survey, classified: Classified, baselines: Mapping[str, int]
 ) -> Plan:
-    """*agreed* with those of its targets that are still targets, by identity."""
+    """*agreed* with those of its targets that are still targets, by identity.
+
+    While all of them are, its bounds stay what they were: whoever came meanwhile is outside it.
+    """
     now = make_plan(survey, classified, agreed.options, baselines, agreed.created)
     named = {target.member.key for target in agreed.targets}
     targets = tuple(target for target in now.targets if target.member.key in named)
+    again = replace(agreed, targets=targets, agreed=agreed.agreed or agreed)
+    if len(targets) == len(named):
+        return again
     added = tuple(
         Spared(target.member, f"{target.member.why}; {ADDED}")
         for target in now.targets
         if target.member.key not in named
     )
     spared = (*now.spared, *added)
-    scope = tuple(gpu for gpu in agreed.scope if gpu in survey.gpus)
     return replace(
-        now,
-        id=agreed.id,
-        boot_id=agreed.boot_id,
-        epoch=agreed.epoch,
-        scope=scope,
-        targets=targets,
+        again,
         spared=spared,
         bounds={
             gpu: make_bound(survey, gpu, targets, spared, baselines.get(survey.gpus[gpu]["uuid"]))
-            for gpu in scope
+            for gpu in agreed.scope
+            if gpu in survey.gpus
         },
+        ambiguous=tuple(row for row in now.ambiguous if row.gpu in agreed.scope),
         expect_seconds=expected_seconds([target.member for target in targets]),
-        agreed=agreed.agreed or agreed,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from fleetmem.controller.answer.envelope import VERDICTS, Verdict
@@ -171,7 +171,9 @@ def untouched(
     if explained:
         came = ", ".join(map(str, sorted(survey.held(gpu))))
         return GpuJudgement(gpu, "nothing_to_do", used, f"process {came} came after the plan")
-    return _unexplained(survey, gpu, bound, host, watched_seconds)
+    found = _unexplained(survey, gpu, bound, host, watched_seconds)
+    perhaps = [s.member for s in plan.spared if gpu in s.member.may_hold]
+    return _exported(found, perhaps, host) if found.verdict == "cannot_attribute" else found
 
 
 def _working(ended: str) -> str:
@@ -184,6 +186,16 @@ def _ended(ended: list[Member], of: int) -> str:
     if len(ended) == of:
         who = "it" if of == 1 else "them"
     return who
+
+
+def _exported(row: GpuJudgement, perhaps: list[Member], host: str) -> GpuJudgement:
+    """The same, with those who may keep memory that was exported to them."""
+    if not perhaps:
+        return row
+    who = ", ".join(f"{member.name} {member.pid}" for member in perhaps[:3])
+    why = f"{row.why}; {who} has nvidiactl open and may keep memory that was exported to it"
+    steps = tuple(_reaching(host, f"--pid {member.pid}") for member in perhaps[:3])
+    return replace(row, why=why, next=(*row.next, *steps), advice=_PERHAPS)
 
 
 def _at_baseline(survey: Survey, gpu: int, used: int, host: str) -> GpuJudgement:
@@ -228,8 +240,10 @@ def _unexplained(
         above = used - bound.baseline.used_bytes - bound.kept_bytes
         if above <= DRIFT_BYTES and not _held_unseen(survey, gpu):
             return GpuJudgement(gpu, "nothing_to_do", used, _drift(above))
-    where = "" if survey.facts["init_pid_namespace"] else " from inside this pid namespace"
-    why = f"no visible process accounts for it{where}{_busy(survey, gpu)}"
+    why = f"no visible process accounts for it{_busy(survey, gpu)}"
+    if not survey.numbers_count:
+        why = f"held outside this container{_busy(survey, gpu)}"
+        return GpuJudgement(gpu, "cannot_attribute", used, why, advice=_OUTSIDE)
     return GpuJudgement(gpu, "cannot_attribute", used, why)
 
 
@@ -575,6 +589,9 @@ def _reaching(host: str, option: str) -> str:
 
 
 _DRIFT_ADVICE = "So little needs no reset. The next run that sees the GPU idle records it."
+
+_PERHAPS = "No list shows exported memory: whether that process keeps it, its end shows."
+_OUTSIDE = "It is held outside this container: its provider must act."
 
 ADVICE: dict[Verdict, str] = {
     "unknown": "A change was begun and its end was not seen. Look again before anything else.",

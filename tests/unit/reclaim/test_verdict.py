@@ -382,10 +382,7 @@ def test_unexplained() -> None:
     idle = "; the GPU is idle (0 % busy)"
     assert alone(found).why == "no visible process accounts for it" + idle
     inside = survey(used=used, facts=facts(init_pid_namespace=False))
-    assert (
-        alone(inside).why
-        == "no visible process accounts for it from inside this pid namespace" + idle
-    )
+    assert alone(inside).why == "held outside this container" + idle
     assert alone(inside).verdict == "cannot_attribute"
     user = survey(used=used, facts=facts(uid=1000), holders_denied=12)
     assert (alone(user).verdict, alone(user).next) == ("not_permitted", ())
@@ -658,3 +655,21 @@ def test_a_host_has_its_worst_verdict() -> None:
         assert worst(rows[:count]) == rows[count - 1].verdict
     assert worst([]) == "nothing_to_do"
     assert set(ADVICE) == set(VERDICTS) - {"planned", "reclaimed", "nothing_to_do"}
+
+
+def test_inside_a_container_what_is_left_is_its_providers() -> None:
+    """No order that a tenant cannot follow."""
+    row = alone(survey(used={0: 9 * GIB, 1: 0}, facts=facts(init_pid_namespace=False)))
+    assert row.verdict == "cannot_attribute"
+    assert row.why == "held outside this container; the GPU is idle (0 % busy)"
+    assert row.advice == "It is held outside this container: its provider must act."
+
+
+def test_who_may_keep_exported_memory_is_named() -> None:
+    bare = holder(50, (), ctl_map_bytes=0, uvm_fds=0, uvm_map_bytes=0)
+    row = alone(survey(identity(50), holders=(bare,), used={0: 4 * GIB, 1: 0}))
+    assert row.verdict == "cannot_attribute"
+    assert row.why.endswith(
+        "python3 50 has nvidiactl open and may keep memory that was exported to it"
+    )
+    assert row.next == ("fleetmem reclaim -H h1 --pid 50 --dry-run",)
