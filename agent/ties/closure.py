@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from time import monotonic
 
 from fleetmem.agent.kernel import sysroot, tasks
@@ -55,7 +56,8 @@ class Closure:
         self._kin = self.walk.kin()
         tables = Tables()
         self._read_tables(tables)
-        seen_all = bool(initial) and tasks.own_proc()
+        # An ordinary user may not see all processes (hidepid), nor be told so.
+        seen_all = bool(initial) and os.geteuid() == 0 and tasks.own_proc()
         self._ends = Ends(self.walk, tables, self.links, seen_all)
         self._from(asked, begun + WALK_SECONDS)
         self._adopters()

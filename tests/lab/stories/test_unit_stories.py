@@ -167,7 +167,9 @@ class Place:
             found.append(json.loads(self.sh(name, f"cat {out}")))
         if story.stopped:
             self.sh(name, f"systemctl stop '{story.unit}'")
-        if story.unloaded:
+        if story.unloaded:  # not before its main process is waited for: it needs its KillMode
+            over = f"systemctl is-active {story.unit} || true"
+            wait_until(f"{name} is over", lambda: self.sh(name, over).strip() == "inactive", 30)
             unit = f"/etc/systemd/system/{story.unit}"
             self.sh(name, f"rm {unit}; systemctl daemon-reload")
         return found
