@@ -117,7 +117,7 @@ def _watch(lease: int, child: int) -> int:
     while True:
         events = dict(poll.poll(LEASE_SECONDS * 1000))
         if not events:
-            _tell("fleetmem: nothing heard for %d s" % LEASE_SECONDS)
+            _tell("fleetmem: no message for %d s" % LEASE_SECONDS)
             return 75
         if lease in events and not os.read(lease, 4096):
             _, status = os.waitpid(child, 0)

@@ -59,7 +59,7 @@ def main(lease: int, cached: bool) -> int:
     except _Bye:
         pass
     except wire.WireError as error:
-        os.write(2, ("fleetmem: the controller sent what is no frame: %s\n" % error).encode())
+        os.write(2, ("fleetmem: the controller sent a malformed frame: %s\n" % error).encode())
         status = 65
     signal(SIGTERM, SIG_IGN)
     lifeline.end_children(lambda pid: lifeline.comm(pid) == "fleetmem-act")

@@ -22,4 +22,4 @@ def reader(before: str = "by") -> str:
 
     if os.geteuid():
         return "%s this user" % before
-    return "even %s root (a container or a security module keeps it)" % before
+    return "even %s root (blocked by a container or LSM)" % before

@@ -1,4 +1,4 @@
-"""Where did the memory go, on every GPU host at once, and get it back safely, with proof.
+"""See where GPU and host memory went across a fleet, and get it back safely, with proof.
 
 The public API is :class:`Fleet`, :class:`FleetSettings` and the options of its methods;
 everything else is an implementation detail.

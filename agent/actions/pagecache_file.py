@@ -109,7 +109,7 @@ def _refusal(fd: int, found: os.stat_result) -> Optional[str]:
     if kind in pages.SHMEM:
         return "%s: its pages are the only copy" % pages.SHMEM[kind]
     if not cache_scan.may_know(fd, found):
-        return "only root, its owner or one who may write it may take its pages away"
+        return "only root, its owner or a user who can write it can evict its pages"
     return None
 
 
@@ -142,7 +142,7 @@ def _give_back(fd: int, row: File, wish: Wish) -> Iterator[None]:
         )
         return
     if row["dirty"] and wish["spare_dirty"]:
-        row["result"], row["why"] = "spared", "it has pages that are not written yet"
+        row["result"], row["why"] = "spared", "it has pages not yet written to disk"
         return
     target = _target(counts, wish)
     if wish["mode"] == "migrate" and target is None:

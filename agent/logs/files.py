@@ -95,7 +95,7 @@ def _files(
                     break
         except PermissionError:
             denied += 1
-            problems.append("%s may not be read here" % shown)
+            problems.append("%s could not be read here" % shown)
             continue
         except (OSError, ValueError, EOFError) as error:
             problems.append("%s: %s" % (shown, str(error)[:200]))
@@ -109,7 +109,7 @@ def _files(
         raise Trouble(DENIED, problems[0])
     reading = _reading(kind, name, used, keep, lines.scanned)
     if keep.full == "time":
-        problems.append("the time was up before the beginning of the log")
+        problems.append("the time limit was reached before the start of the log")
     if problems:
         raise Trouble(PARTIAL, "; ".join(problems)[:500], reading)
     return reading
@@ -141,13 +141,13 @@ def backwards(path: str) -> Iterator[bytes]:
     fd = os.open(place, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
     try:
         if not os.path.isfile(place):
-            raise ValueError("is no ordinary file")
+            raise ValueError("is not a regular file")
         head = os.pread(fd, 6, 0)
         if head[:2] == b"\x1f\x8b":
             yield from reversed(_unpacked(fd))
             return
         if head[:3] == b"BZh" or head == b"\xfd7zXZ\x00" or head[:4] == b"\x28\xb5\x2f\xfd":
-            raise ValueError("is packed in a way that is not read here")
+            raise ValueError("uses a compression that is not supported")
         end = os.fstat(fd).st_size
         rest: List[bytes] = []  # pieces of a line whose beginning lies further up
         first = True

@@ -110,7 +110,7 @@ def check(folder: Optional[str]) -> Tuple[List[str], List[str]]:
             damaged.append(sysroot.clean(path))
     if denied and not good:
         raise Trouble(
-            DENIED, "the journal may not be read here (group systemd-journal or root is needed)"
+            DENIED, "the journal could not be read here (group systemd-journal or root is needed)"
         )
     if not good and not damaged:
         where = folder if folder is not None else "this host"

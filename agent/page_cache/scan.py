@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 BATCH = 256
 DELETED = b" (deleted)"
-NOT_ALLOWED = "not known: only root, its owner or one who may write it is told the truth"
+NOT_ALLOWED = "unknown: only root, its owner or a user who can write it can see this"
 NO_ATIME = getattr(os, "O_NOATIME", 0)
 
 
@@ -104,7 +104,7 @@ def open_file(path: bytes, follow: bool = True) -> Tuple[int, os.stat_result]:
 def _refuse_kernel(fd: int) -> None:
     name = pages.KERNEL.get(pages.filesystem(fd))
     if name is not None:
-        raise NotCached("%s: what the kernel makes up has no page cache" % name)
+        raise NotCached("%s: virtual kernel files have no page cache" % name)
 
 
 def _kind(mode: int) -> str:

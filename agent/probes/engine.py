@@ -49,7 +49,7 @@ def engine_find() -> EngineLogs:
         from fleetmem.agent.words import count, reader
 
         who = count(found["denied"], "process")
-        raise Trouble(PARTIAL, "%s may not be looked at %s" % (who, reader()), reading)
+        raise Trouble(PARTIAL, "%s could not be inspected %s" % (who, reader()), reading)
     return reading
 
 
@@ -83,7 +83,7 @@ def _place(pid: int, table: tasks.Table, systemd: bool) -> Tuple[Optional[LogSou
 
 def _output(pid: int, table: tasks.Table) -> Tuple[Optional[str], str]:
     """The file behind its stdout or stderr, also through one pipe to a tee."""
-    why = "its output goes nowhere that can be read"
+    why = "its log cannot be found"
     for number in (1, 2):
         link = _link(pid, number)
         if link is None:

@@ -72,7 +72,7 @@ def engine_request(*, url: str = "", seconds: float = 60.0) -> EngineRequest:
         from fleetmem.agent.words import count, reader
 
         who = count(processes.denied, "process")
-        raise Trouble(PARTIAL, "%s may not be looked at %s" % (who, reader()), reading)
+        raise Trouble(PARTIAL, "%s could not be inspected %s" % (who, reader()), reading)
     return reading
 
 

@@ -290,7 +290,7 @@ def judge(
         elif (gi is not None and gi > MAX_INSTANCE) or (ci is not None and ci > MAX_INSTANCE):
             why = "no instance has the ids %s and %s" % (gi, ci)
         if why and not wrong:
-            wrong = "implausible list, nothing of it is used: " + why
+            wrong = "implausible list, ignored: " + why
         if not why and used is not None and total_bytes is not None and used > total_bytes:
             why = "%d bytes are more than the GPU has" % used
         row = merged.get((pid, gi, ci))
@@ -315,5 +315,5 @@ def judge(
     if wrong:
         for row in rows:
             if row["state"] != "implausible":
-                row["state"], row["why"] = "implausible", "in a list that cannot be right"
+                row["state"], row["why"] = "implausible", "in an implausible list"
     return rows, wrong

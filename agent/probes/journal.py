@@ -355,7 +355,7 @@ class _Read:
             from fleetmem.agent.words import count
 
             problems.append(
-                "%s may not be read here (group systemd-journal or root is needed)"
+                "%s could not be read here (group systemd-journal or root is needed)"
                 % count(len(self.denied), "journal file")
             )
         if unit is not None and not self.scanned and not problems:

@@ -99,7 +99,7 @@ def processes_memory(
         from fleetmem.agent.words import count, reader
 
         who = count(denied, "process", len(deep))
-        why.append("%s may not be read in full %s" % (who, reader()))
+        why.append("%s could not be read in full %s" % (who, reader()))
     if stopped:
         why.append(stopped)
     if why:
@@ -121,7 +121,7 @@ def _deep(
 
     for at, value, problem in apart.run(pids, work, str, DEEP_SECONDS, deadline, set()):
         if problem == apart.SILENT:
-            stopped = "process %d does not let itself be read" % pids[at]
+            stopped = "process %d could not be read" % pids[at]
         elif problem is not None:
             stopped = problem
         elif value == "denied":

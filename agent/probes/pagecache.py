@@ -339,7 +339,7 @@ def _reading(scan: Scan, coverage: CacheCoverage, largest: int, least_bytes: int
 
         hidden = ((unknown, "file"), (scan.denied, "process"))
         what = " and ".join(count(number, word) for number, word in hidden if number)
-        why.append("%s may not be known %s" % (what, reader("to")))
+        why.append("%s could not be determined %s" % (what, reader("to")))
     if scan.stopped:
         why.append(scan.stopped)
     if any(row["problem"] == apart.SILENT for row in scan.problems):

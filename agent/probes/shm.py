@@ -70,7 +70,7 @@ def shm_segments(*, largest: int = 500, least_bytes: int = 1, seconds: float = 2
     if denied:
         from fleetmem.agent.words import count, reader
 
-        why.append("%s may not be looked at %s" % (count(denied, "process"), reader()))
+        why.append("%s could not be inspected %s" % (count(denied, "process"), reader()))
     if stopped:
         why.append(stopped)
     if why:

@@ -146,7 +146,7 @@ def _answer(channel: Any, deadline: float) -> Tuple[int, int, bytes]:
     if status is None:
         raise Problem("what answers does not speak HTTP" if data else "it hung up")
     if length is not None and len(data) < min(start + length, MOST_BYTES):
-        raise Problem("it hung up in the middle of its answer")
+        raise Problem("it closed the connection in the middle of its answer")
     return status, len(data) - start, data[start:]
 
 

@@ -104,7 +104,7 @@ class Program:
         """One line where it ended badly, in its own words where it had some."""
         words = self.said.decode("utf-8", "replace").strip().splitlines()
         if self.late:
-            return "%s gave no end in time" % self._name
+            return "%s did not end in time" % self._name
         if self.status:
             how = "status %d" % self.status if self.status > 0 else "signal %d" % -self.status
             return "%s: %s" % (self._name, words[-1] if words else how)

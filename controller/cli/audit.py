@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 STARTUP = "startup"
 
-_ABOUT = """Judge what hosts, or saved logs, say. Never changes a host.
+_ABOUT = """Judge hosts or saved logs by playbooks. Never changes a host.
 
-PLAYBOOK is a name (fleetmem playbooks list) or a file. startup rebuilds an engine's memory
-budget from its log, for each start and each rank: what capped the pool, what changed, what a
-changed setting would give. Without --unit, --file and --container the engine is found from
-the GPUs' holders.
+PLAYBOOK is a name (fleetmem playbooks list) or a file. The playbook startup rebuilds an engine's
+memory budget from its log, for each start and rank: what limited the KV pool, what changed, and
+what another setting would give. Without --unit, --file or --container, the engine is found from
+the processes that hold the GPUs.
 """
 
 
@@ -44,12 +44,12 @@ the GPUs' holders.
     metavar="FILE",
     multiple=True,
     place="first",
-    help="A saved log instead of hosts; - is stdin; repeatable.",
+    help="Judge a saved log instead of hosts; - is stdin; repeatable.",
 )
 @sources
-@option("--engine", "engine_name", metavar="NAME", help="Take the log for this engine's.")
+@option("--engine", "engine_name", metavar="NAME", help="Treat the log as this engine's.")
 @option("--lines", is_flag=True, help="Show the log line behind every figure.")
-@option("--unmatched", is_flag=True, help="Show memory-looking lines that no pattern knew.")
+@option("--unmatched", is_flag=True, help="Show lines about memory that no pattern matched.")
 @option("--ranks", "each_rank", is_flag=True, help="Show every rank in a row of its own.")
 @common(hosts="optional", wide=True)
 def command(
@@ -65,7 +65,7 @@ def command(
     """Parse, run, show; the process status."""
     others = tuple(name for name in dict.fromkeys(playbooks) if name != STARTUP)
     if STARTUP not in playbooks and (logs or wanted.named or engine_name):
-        raise UsageError("only the playbook startup reads logs", "use: fleetmem audit startup")
+        raise UsageError("only the startup playbook reads logs", "use: fleetmem audit startup")
     if logs and others:
         raise UsageError(f"{others[0]} needs hosts, not saved logs")
     _check_engine(engine_name)
@@ -110,19 +110,19 @@ def _check_engine(name: str | None) -> None:
 
     known = builtin().engines()
     if name is not None and name not in known:
-        raise UsageError(f"--engine {name!r} is not known", f"known are {', '.join(known)}")
+        raise UsageError(f"unknown --engine {name!r}", f"known: {', '.join(known)}")
 
 
 def _check_mix(logs: tuple[str, ...], wanted: Sources) -> None:
     source = click.get_current_context().get_parameter_source("hosts")
     if logs and source is not None and source.name == "COMMANDLINE":
-        raise UsageError("--log reads saved logs and -H asks hosts: give one of them")
+        raise UsageError("--log reads saved logs and -H contacts hosts: give one of them")
     if logs and wanted.named:
-        raise UsageError("--log reads saved logs: --unit, --file and --container ask hosts")
+        raise UsageError("--log reads saved logs: --unit, --file and --container need hosts")
     if logs and (scope := scope_options(wanted)):
-        raise UsageError(f"--log reads saved logs whole: {scope[0]} asks a journal")
+        raise UsageError(f"--log reads whole saved logs: {scope[0]} needs a journal")
     if logs.count("-") > 1:
-        raise UsageError("--log - reads stdin: once")
+        raise UsageError("--log - can be given only once")
 
 
 def _offline(

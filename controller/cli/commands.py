@@ -10,17 +10,17 @@ from fleetmem import __version__
 from fleetmem.agent.wire import PROTOCOL, SCHEMA
 
 COMMANDS = {
-    "snapshot": ("snapshot", "Show every byte of host and GPU memory, by what and whose it is."),
-    "reclaim": ("reclaim", "Get GPU memory back from leftover processes, and prove it."),
-    "logs": ("logs", "Log lines of many hosts, newest start first, equal ones folded."),
-    "audit": ("audit", "Judge memory or an engine's start: what is wrong, what capped it."),
+    "snapshot": ("snapshot", "Show where host and GPU memory is: what it holds and who owns it."),
+    "reclaim": ("reclaim", "Get GPU memory back from leftover processes, with proof."),
+    "logs": ("logs", "Show log lines from many hosts, newest start first, equal lines folded."),
+    "audit": ("audit", "Judge memory or an engine's start-up: what is wrong, what limited it."),
     "diff": ("diff", "Show what changed between two recorded snapshots."),
-    "run": ("run", "Read what a playbook needs on every host, and judge it."),
+    "run": ("run", "Run one playbook: take its readings on every host and judge them."),
     "playbooks": ("playbooks", "List playbooks, show one, or check playbook files."),
     "gate": ("gate", "Wait in front of a start until GPU memory is free, or name its holder."),
-    "hosts": ("hosts", "Show what a selector resolves to; --check connects."),
+    "hosts": ("hosts", "Show which hosts a selector matches; --check connects to them."),
     "runs": ("runs", "List recorded runs, or show one again."),
-    "config": ("config", "Show the settings in force and where they come from."),
+    "config": ("config", "Show the effective settings and where each comes from."),
 }
 """Name → (module here, one line of help)."""
 
@@ -43,12 +43,14 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find the command of *args*; a word that is none is answered with a near one."""
+        """Find the command of *args*; an unknown command gets the nearest name."""
         if args[0] not in COMMANDS and not args[0].startswith("-"):
             from difflib import get_close_matches
 
             near = get_close_matches(args[0][:80], COMMANDS, n=1)
-            ctx.fail(f"there is no command {args[0]!r}" + (f"; {near[0]}?" if near else ""))
+            ctx.fail(
+                f"unknown command {args[0]!r}" + (f"; did you mean {near[0]}?" if near else "")
+            )
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -68,4 +70,4 @@ class Commands(click.Group):
     __version__, message=f"%(prog)s %(version)s (protocol {PROTOCOL}, schema {SCHEMA})"
 )
 def fleetmem() -> None:
-    """Where did the memory go, on every GPU host at once, and get it back safely."""
+    """See where GPU and host memory went across a fleet, and get it back safely."""

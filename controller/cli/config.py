@@ -16,14 +16,14 @@ from fleetmem.controller.text.safe import safe
 
 
 @click.group(
-    "config", no_args_is_help=False, help="Show the settings in force and where they come from."
+    "config", no_args_is_help=False, help="Show the effective settings and where each comes from."
 )
 def command() -> None:
     """A group: ``show``."""
 
 
-@command.command("show", cls=Command, help="Every setting with its value.")
-@option("--origin", is_flag=True, help="Also where each value comes from.")
+@command.command("show", cls=Command, help="Show every setting and its value.")
+@option("--origin", is_flag=True, help="Also show where each value comes from.")
 @common(hosts=None)
 def show(common: Common, origin: bool) -> int:
     """Show the settings."""
@@ -75,7 +75,7 @@ def _inventory() -> dict[str, Any]:
 
     path, warnings = find(None)
     if path is None:
-        origin = "there is none; " + (warnings[0] if warnings else "only localhost and user@host")
+        origin = "none; " + (warnings[0] if warnings else "only localhost and user@host")
     elif os.environ.get("FLEETMEM_INVENTORY"):
         origin = "environment FLEETMEM_INVENTORY"
     else:

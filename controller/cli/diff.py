@@ -11,10 +11,10 @@ from fleetmem.controller.look.diff import diff
 from fleetmem.controller.record.history import open_history
 from fleetmem.controller.render.diff import diff_lines
 
-_ABOUT = """Show what changed between two snapshots, by backing, owner and place.
+_ABOUT = """Show what changed between two snapshots, by backing, owner and location.
 
-A run is the start of its id (fleetmem runs list) or a phase: the newest snapshot of that phase.
-Contacts nothing.
+Each RUN is a run id or its first characters (fleetmem runs list), or a phase: the newest snapshot
+with that label. Does not connect to any host.
 """
 
 

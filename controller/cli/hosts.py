@@ -13,15 +13,15 @@ from fleetmem.controller.cli.kit.live import Live
 from fleetmem.controller.cli.kit.screen import Screen
 from fleetmem.controller.render.hosts import checked_lines, resolved_lines
 
-_ABOUT = """Show what a selector resolves to.
+_ABOUT = """Show which hosts a selector matches.
 
-Contacts nothing, and does not show what ~/.ssh/config adds; with --check connects to each host
-and says what it can do.
+Does not connect, and does not show what ~/.ssh/config adds. With --check, connects to each host
+and shows what works there.
 """
 
 
 @click.command("hosts", cls=Command, help=_ABOUT)
-@option("--check", is_flag=True, help="Connect, and say what each host can do.")
+@option("--check", is_flag=True, help="Connect to each host and show what works there.")
 @common(hosts="optional")
 def command(common: Common, check: bool) -> int:
     """Parse, run, show; the process status."""

@@ -17,11 +17,10 @@ from fleetmem.controller.logs.run import LogOptions
 from fleetmem.controller.logs.sources import Sources
 from fleetmem.controller.render.logs.logs import Shown, log_lines, log_rows, troubles
 
-_ABOUT = """Log lines of many hosts, newest first; of a unit only its newest start.
+_ABOUT = """Show log lines from many hosts, newest first; for a unit, only its newest start.
 
-Filters run on the hosts. Equal lines of several hosts are folded: times, pids and addresses
-make no difference. Without --unit, --file and --container the log of the processes that hold
-the GPUs is read.
+Filters run on the hosts. Equal lines from several hosts are folded: times, PIDs and addresses are
+ignored. Without --unit, --file or --container, reads the log of the processes that hold the GPUs.
 """
 
 _AROUND = click.IntRange(0, 100)
@@ -54,10 +53,10 @@ _AROUND = click.IntRange(0, 100)
     default=None,
     help="Show every event, or fold equal ones (default: fold several hosts).",
 )
-@option("--kernel", "kernel_only", is_flag=True, help="Read the kernel's lines, not a unit's.")
+@option("--kernel", "kernel_only", is_flag=True, help="Read kernel lines instead of a unit's.")
 @option("--oldest-first", is_flag=True, place="advanced", help="Show the oldest event first.")
 @option("--full", is_flag=True, place="advanced", help="Show long lines whole.")
-@option("--no-kernel", is_flag=True, place="advanced", help="Leave out the kernel's lines.")
+@option("--no-kernel", is_flag=True, place="advanced", help="Exclude kernel lines.")
 @common(hosts="optional")
 def command(
     common: Common,

@@ -26,7 +26,7 @@ def command() -> None:
     """A group: ``list``, ``show`` and ``check``."""
 
 
-@command.command("list", cls=Command, help="The playbooks that come with fleetmem.")
+@command.command("list", cls=Command, help="List the playbooks that come with fleetmem.")
 @common(hosts=None)
 def list_playbooks(common: Common) -> int:
     """Name, size and subject of each."""
@@ -43,7 +43,9 @@ def list_playbooks(common: Common) -> int:
     return _answer(common, "playbooks list", partial(listed_lines, found), rows)
 
 
-@command.command("show", cls=Command, help="One playbook: what it reads and what its rules say.")
+@command.command(
+    "show", cls=Command, help="Show one playbook: what it reads and what its rules say."
+)
 @click.argument("name")
 @common(hosts=None)
 def show_playbook(common: Common, name: str) -> int:
@@ -65,8 +67,9 @@ def show_playbook(common: Common, name: str) -> int:
 @command.command(
     "check",
     cls=Command,
-    help="Check playbook files; every mistake is named as file:line:column. Without FILE all that "
-    "come with fleetmem, engines' log patterns and your own in ~/.config/fleetmem/engines too.",
+    help="Check playbook files and report every mistake as file:line:column. Without FILE, "
+    "check all that come with fleetmem, the engine log patterns and your own in "
+    "~/.config/fleetmem/engines.",
 )
 @click.argument("files", nargs=-1, metavar="[FILE]...")
 @common(hosts=None)

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 _ALL = "\0"
 """``--cache`` without a path: no word of a command line can be this."""
 
-_ABOUT = """Get GPU memory back from processes that are left over, and prove that it came back.
+_ABOUT = """Get GPU memory back from leftover processes and verify that it came back.
 
 Without a scope (--gpu, --pid, --user, --unit, --container) only leftovers are touched: processes
 whose owner is gone.
@@ -93,15 +93,15 @@ The plan is shown first; nothing is changed before you agree (or gave --yes).
     place="advanced",
     help="Include every process of this container or pod; repeatable.",
 )
-@option("--dry-run", is_flag=True, help="Show the plan, change nothing.")
-@option("--yes", is_flag=True, help="Do not ask.")
+@option("--dry-run", is_flag=True, help="Show the plan and change nothing.")
+@option("--yes", is_flag=True, help="Apply without asking.")
 @option(
     "--up-to",
     type=click.Choice(UP_TO),
     default="heirs",
     place="advanced",
     show_default=True,
-    help="The hardest rung to climb to.",
+    help="Last escalation step allowed.",
 )
 @option("--no-drain", is_flag=True, place="advanced", help="Do not wait for requests to finish.")
 @option(
@@ -111,7 +111,7 @@ The plan is shown first; nothing is changed before you agree (or gave --yes).
     default=10.0,
     metavar="SPAN",
     place="advanced",
-    help="From TERM to KILL.  [default: 10s]",
+    help="Wait this long between TERM and KILL.  [default: 10s]",
 )
 @option(
     "--release-timeout",
@@ -119,14 +119,14 @@ The plan is shown first; nothing is changed before you agree (or gave --yes).
     type=span,
     metavar="SPAN",
     place="advanced",
-    help="How long memory may take to come back.  [default: as predicted]",
+    help="Wait this long for memory to come back.  [default: as predicted]",
 )
 @option(
     "--max-fail",
     type=cap,
     metavar="N|N%",
     place="advanced",
-    help="Start no further host once that many (of those targeted) failed.",
+    help="Stop starting hosts after N (or N%) of the targets failed.",
 )
 @option(
     "--canary",
@@ -134,9 +134,9 @@ The plan is shown first; nothing is changed before you agree (or gave --yes).
     default=0,
     metavar="N",
     place="advanced",
-    help="Do N hosts first, the rest only if those recovered.",
+    help="Start with N hosts; continue only if they all recovered.",
 )
-@option("--reason", metavar="TEXT", place="advanced", help="Why; written to the trail.")
+@option("--reason", metavar="TEXT", place="advanced", help="Reason, recorded in the audit trail.")
 @option(
     "--override-protected",
     type=pid_list,
@@ -149,11 +149,9 @@ The plan is shown first; nothing is changed before you agree (or gave --yes).
     "--detailed-exitcode",
     is_flag=True,
     place="advanced",
-    help="With --dry-run: exit 6 where something would be stopped.",
+    help="With --dry-run, exit with 6 if anything would be stopped.",
 )
-@option(
-    "--plan-out", metavar="FILE", place="advanced", help="Write the plans to FILE, for --apply."
-)
+@option("--plan-out", metavar="FILE", place="advanced", help="Save the plans to FILE for --apply.")
 @option(
     "--apply",
     metavar="PLAN",
@@ -166,7 +164,7 @@ The plan is shown first; nothing is changed before you agree (or gave --yes).
     flag_value=_ALL,
     multiple=True,
     metavar="[PATH]",
-    help="Reach file pages instead of processes: of PATHs, or of all on NUMA nodes of GPUs.",
+    help="Reclaim file cache instead of processes: of PATHs, or all on GPU NUMA nodes.",
 )
 @option(
     "--cache-mode",
@@ -174,14 +172,14 @@ The plan is shown first; nothing is changed before you agree (or gave --yes).
     default="auto",
     show_default=True,
     place="advanced",
-    help="Migrate pages to a CPU node, drop them, or what fits.",
+    help="Migrate to a CPU node, drop, or choose per file (auto).",
 )
 @option(
     "--post-check",
     metavar="URL",
     place="advanced",
-    help="With --cache: have each host ask its engine (http://127.0.0.1:8000/health) afterwards, "
-    "and show what that read from disk again.",
+    help="With --cache, let each host query its engine (http://127.0.0.1:8000/health) afterwards "
+    "and show how much was read from disk again.",
 )
 @option(
     "--post-check-timeout",
@@ -190,7 +188,7 @@ The plan is shown first; nothing is changed before you agree (or gave --yes).
     default=POST_CHECK_SECONDS,
     metavar="SPAN",
     place="advanced",
-    help="How long that may take.  [default: 1m]",
+    help="Limit for the post-check.  [default: 1m]",
 )
 @click.argument("more", nargs=-1, metavar="")
 @common(hosts="named")
@@ -263,9 +261,7 @@ def _stored(
     """The plans that ``--apply`` names, by host; UsageError, PlanInvalid."""
     if apply is None:
         if not common.hosts:
-            raise UsageError(
-                "--hosts is missing: which ones?", "name hosts with -H, or a plan with --apply"
-            )
+            raise UsageError("--hosts is missing", "name hosts with -H, or a plan with --apply")
         return None
     if common.hosts or common.exclude or options.scoped:
         raise UsageError(
@@ -357,7 +353,7 @@ async def _approve(
         ]
         ids = plans[0]["id"] if len(plans) == 1 and plans[0] else run
         apply = complete(next_step("reclaim", apply=ids, yes=True), reach)
-        note: Line = (("nothing was changed: no terminal to ask at", "warn"),)
+        note: Line = (("nothing was changed: no terminal to confirm at", "warn"),)
         screen.aside([note, *next_lines([apply])])
         return False
     return await ask.confirm(*describe(entries))

@@ -26,11 +26,11 @@ def check_options(options: ReclaimOptions, stored: bool) -> None:
     """UsageError where ``--cache`` stands beside what reaches processes."""
     if options.scoped or options.override_protected or options.override_protected_on:
         raise UsageError(
-            "--cache reaches file pages only: it takes no --gpu or other scope",
+            "--cache only reclaims file pages: it cannot be combined with --gpu or another scope",
             "reclaim processes first, then run it again with --cache",
         )
     if stored:
-        raise UsageError("plans of --cache are not kept: leave --apply and --plan-out out")
+        raise UsageError("--cache plans are not stored: remove --apply and --plan-out")
     if options.post_check is not None:
         check_url(options.post_check)
 
@@ -45,7 +45,7 @@ def check_url(url: str) -> None:
         parts = urlsplit(url)
         name, port = parts.hostname or "", parts.port
     except ValueError:
-        raise UsageError(f"--post-check {url}: is no URL", hint) from None
+        raise UsageError(f"--post-check {url}: is not a URL", hint) from None
     plain = all("!" <= char <= "~" for char in url)
     if not plain or parts.scheme != "http" or parts.username is not None or port == 0:
         raise UsageError(f"--post-check {url}: an http URL without a user is expected", hint)
@@ -55,7 +55,7 @@ def check_url(url: str) -> None:
     except ValueError:
         loopback = name == "localhost"
     if not loopback:
-        raise UsageError(f"--post-check {url}: each host asks itself only, at a loopback address",
+        raise UsageError(f"--post-check {url}: a host queries only itself, at a loopback address",
                          hint)  # fmt: skip
 
 
@@ -98,10 +98,10 @@ async def _approve(entries: Sequence[HostEntry], options: ReclaimOptions, screen
     if options.yes:
         return True
     if not asking:
-        text = "nothing was changed: no terminal to ask at; add --yes to apply"
+        text = "nothing was changed: no terminal to confirm at; add --yes to apply"
         screen.aside([((text, "warn"),)])
         return False
     what, hosts = describe_cache(entries)
-    how = "[y/N] " if hosts == 1 else "Type the number of hosts to go on, Enter to stop: "
-    question = f"Let {what} leave memory on {count(hosts, 'host')}? {how}"
+    how = "[y/N] " if hosts == 1 else "Type the number of hosts to continue, Enter to stop: "
+    question = f"Evict {what} on {count(hosts, 'host')}? {how}"
     return await ask.confirm_text(question, hosts)

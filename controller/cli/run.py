@@ -15,7 +15,7 @@ from fleetmem.controller.errors import UsageError
 from fleetmem.controller.render.kit.findings import folded_lines
 from fleetmem.controller.rules.playbook import LOGS
 
-_ABOUT = """Read what a playbook needs on every host, and judge it. Changes nothing.
+_ABOUT = """Run one playbook: take its readings on every host and judge them. Changes nothing.
 
 PLAYBOOK is a name (fleetmem playbooks list) or a file.
 """
@@ -28,7 +28,7 @@ def command(common: Common, playbook: str) -> int:
     """Parse, run, show; the process status."""
     if playbook == LOGS:
         raise UsageError(
-            "startup reads engines' logs, not readings",
+            "the startup playbook reads logs, not readings",
             f"use: {complete(next_step(f'audit {LOGS}', common.hosts), common.reach)}",
         )
     screen = Screen(common)

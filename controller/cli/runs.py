@@ -17,9 +17,14 @@ def command() -> None:
     """A group: ``list`` and ``show``."""
 
 
-@command.command("list", cls=Command, help="The newest runs, newest first.")
+@command.command("list", cls=Command, help="List runs, newest first.")
 @option(
-    "-n", "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="How many."
+    "-n",
+    "--limit",
+    type=click.IntRange(1, 10_000),
+    default=20,
+    show_default=True,
+    help="Show at most N runs.",
 )
 @common(hosts=None)
 def list_runs(common: Common, limit: int) -> int:
@@ -39,7 +44,9 @@ def list_runs(common: Common, limit: int) -> int:
     return 0
 
 
-@command.command("show", cls=Command, help="One recorded run; the start of its id is enough.")
+@command.command(
+    "show", cls=Command, help="Show one recorded run; the first characters of its id are enough."
+)
 @click.argument("run")
 @common(hosts=None, picture=True)
 def show_run(common: Common, run: str) -> int:
@@ -67,7 +74,7 @@ def _picture(envelope: Envelope) -> str:
     run = envelope["run"]
     if run["command"] != "snapshot" and not any("snapshot" in row for row in envelope["hosts"]):
         raise UsageError(
-            f"run {run['id']} ({run['command']}) has no table of memory to draw",
-            "-o svg draws runs of snapshot; fleetmem runs list names them",
+            f"run {run['id']} ({run['command']}) has no memory table to draw",
+            "-o svg draws snapshot runs; find one with: fleetmem runs list",
         )
     return snapshot_svg(envelope)

@@ -19,26 +19,26 @@ from fleetmem.controller.render.kit.table_rows import table_rows
 from fleetmem.controller.render.snapshot.snapshot import host_lines, snapshot_lines
 from fleetmem.controller.render.snapshot.snapshot_svg import snapshot_svg
 
-_ABOUT = """Show every byte of host and GPU memory by backing, owner, place and lifetime.
+_ABOUT = """Show where host and GPU memory is, by backing, owner, location and lifetime.
 
-Changes nothing. File pages are traced to files; --files adds paths to look at.
+Changes nothing. File pages are traced to files; --files adds paths to measure.
 
---follow-start takes a snapshot at each mark of a unit's log while it starts: before-load,
-after-load, after-init, or failed; without the page cache of files unless --files names some.
+--follow-start takes a snapshot at each milestone in a unit's log while it starts: before-load,
+after-load, after-init or failed. It skips the page cache unless --files names paths.
 """
 
 
 def _phase(value: str) -> str:
     """One word that names a moment, such as before-load."""
     if not value or len(value) > 40 or not all(c.isalnum() or c in "-_." for c in value):
-        raise click.BadParameter(f"{value!r} is no phase; write letters, digits and dashes")
+        raise click.BadParameter(f"{value!r} is not a phase name; use letters, digits and dashes")
     return value
 
 
 def _unit(value: str) -> str:
     """One systemd unit; a pattern could mean several."""
     if not value or value.startswith("-") or set(value) & set("*?[/ \t\n"):
-        raise click.BadParameter(f"{value!r} names no unit, such as vllm or vllm@0.service")
+        raise click.BadParameter(f"{value!r} is not a unit name, such as vllm or vllm@0.service")
     return value
 
 
@@ -48,15 +48,15 @@ def _unit(value: str) -> str:
     "--phase",
     type=_phase,
     metavar="NAME",
-    help="What moment this is: before-load, after-load, after-init, after-action, or any word.",
+    help="Label this snapshot: before-load, after-load, after-init, after-action or any word.",
 )
 @option(
     "--files",
     multiple=True,
     metavar="PATH",
-    help="Files, directories or globs to measure too; repeatable, further paths may follow.",
+    help="Also measure these files, directories or globs; repeatable, takes several paths.",
 )
-@option("--no-files", is_flag=True, place="advanced", help="Leave the page cache out.")
+@option("--no-files", is_flag=True, place="advanced", help="Skip the page cache.")
 @option(
     "--numa-maps",
     type=click.IntRange(0, 200),
@@ -64,20 +64,20 @@ def _unit(value: str) -> str:
     show_default=True,
     metavar="N",
     place="advanced",
-    help="Read on which NUMA nodes the pages of the N largest processes lie.",
+    help="Locate the pages of the N largest processes by NUMA node.",
 )
 @option(
     "--follow-start",
     type=_unit,
     metavar="UNIT",
-    help="Wait for the unit to start (or take the start under way) and look at each phase.",
+    help="Wait for UNIT to start, or join a start in progress, and take a snapshot at each phase.",
 )
 @option(
     "--follow-timeout",
     type=span,
     metavar="SPAN",
     place="advanced",
-    help="For the start, waiting for it included, such as 90s or 2h.  [default: 30m]",
+    help="Limit for the whole start, including the wait for it, such as 90s or 2h.  [default: 30m]",
 )
 @common(hosts="required", picture=True)
 def command(
@@ -97,11 +97,11 @@ def command(
         raise word_too_many(click.get_current_context(), more, common.hosts)
     paths = host_paths("--files", (*files, *more))
     if paths and no_files:
-        raise click.UsageError("--files and --no-files exclude each other")
+        raise click.UsageError("--files and --no-files cannot be combined")
     if follow_start is not None and phase is not None:
-        raise click.UsageError("--follow-start names the phases itself; leave --phase out")
+        raise click.UsageError("--follow-start sets the phases itself; remove --phase")
     if follow_start is None and follow_timeout is not None:
-        raise click.UsageError("--follow-timeout belongs to --follow-start")
+        raise click.UsageError("--follow-timeout needs --follow-start")
     scan = bool(paths) if follow_start is not None else not no_files
     options = SnapshotOptions(phase=phase, files=paths, scan_files=scan, numa_maps=numa_maps)
     screen = Screen(common)

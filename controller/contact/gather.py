@@ -136,7 +136,7 @@ def judging(host: str) -> Iterator[None]:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         what = f"{type(error).__name__}: {str(error)[:200]}"
-        raise errors.ProbeFailed(f"{host}: its readings make no sense together ({what})") from error
+        raise errors.ProbeFailed(f"{host}: its readings contradict each other ({what})") from error
 
 
 def partial_reasons(rows: Mapping[str, Reading]) -> list[str]:

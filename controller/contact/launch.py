@@ -88,7 +88,7 @@ def ended_before_start(status: int | None, stderr: bytes, stdout: bytes) -> erro
         if "must have a tty" in low:
             return errors.SudoTtyRequired(f"sudo on the host: {last}")
         if "incorrect password" in low or "sorry, try again" in low:
-            return errors.SudoPasswordWrong("sudo on the host did not take the password")
+            return errors.SudoPasswordWrong("sudo on the host rejected the password")
         if "password is required" in low or "no password was provided" in low:
             return errors.SudoPasswordRequired("sudo on the host asks for a password")
         return errors.SudoDenied(f"sudo on the host: {last}")

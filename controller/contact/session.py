@@ -118,7 +118,9 @@ class Session:
         self._tasks.append(asyncio.create_task(self._read()))
         await hello
         if (self.hello["protocol"], self.hello["schema"]) != (wire.PROTOCOL, wire.SCHEMA):
-            raise errors.ProtocolMismatch("the agent speaks another protocol than this fleetmem")
+            raise errors.ProtocolMismatch(
+                "the agent speaks a different protocol from this fleetmem"
+            )
         self._tasks.append(asyncio.create_task(self._beat()))
 
     def _send_part(self, data: bytes) -> None:
@@ -135,7 +137,9 @@ class Session:
                 self._early = data[end + 1 :]
                 return data[at + len(marker) : end].decode("utf-8", "replace")
             if len(data) > _NOISE_LIMIT_BYTES:
-                raise errors.ProtocolMismatch("the host printed over 1 MiB and started no agent")
+                raise errors.ProtocolMismatch(
+                    "the host printed over 1 MiB without starting the agent"
+                )
             more = await self._channel.read(65536)
             if not more:
                 status = await self._channel.wait()
@@ -166,7 +170,7 @@ class Session:
         while True:
             asked = self._channel.stderr().count(self._prompt)
             if asked > 1:
-                raise errors.SudoPasswordWrong("sudo on the host did not take the password")
+                raise errors.SudoPasswordWrong("sudo on the host rejected the password")
             if asked and not sent:
                 self._channel.write(password.encode() + b"\n")
                 sent = True
@@ -329,7 +333,7 @@ class Session:
         while True:
             await asyncio.sleep(wire.BEAT_SECONDS)
             if time.monotonic() - self._heard > wire.LEASE_SECONDS:
-                self._fail(errors.SessionLost(f"nothing heard for {wire.LEASE_SECONDS:.0f} s"))
+                self._fail(errors.SessionLost(f"no message for {wire.LEASE_SECONDS:.0f} s"))
                 return
             try:
                 self._channel.write(wire.encode({"type": "beat"}))

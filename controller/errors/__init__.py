@@ -206,7 +206,7 @@ __all__ = [
 
 
 class UsageError(FleetError):
-    """An option or argument cannot be used as given."""
+    """An option or argument is invalid."""
 
     code = "usage_error"
     exit_code = EXIT_USAGE
@@ -214,17 +214,17 @@ class UsageError(FleetError):
 
 
 class InventoryInvalid(UsageError):
-    """The inventory, a host file or its settings cannot be used; every mistake is listed."""
+    """The inventory, a host file or its settings are invalid; every mistake is listed."""
 
     code = "inventory_invalid"
-    remedy = "correct what is named; inventory.example.yaml shows every key"
+    remedy = "fix the entries listed; inventory.example.yaml shows every key"
 
 
 class NoHostsMatch(UsageError):
     """A part of the host selector matches nothing."""
 
     code = "no_hosts_match"
-    remedy = "list what there is with: fleetmem hosts -H @all"
+    remedy = "list the hosts with: fleetmem hosts -H @all"
 
 
 class RangeTooLarge(UsageError):
@@ -235,14 +235,14 @@ class RangeTooLarge(UsageError):
 
 
 class PlaybookInvalid(UsageError):
-    """A playbook cannot be used; every mistake is listed."""
+    """A playbook is invalid; every mistake is listed."""
 
     code = "playbook_invalid"
-    remedy = "correct the lines named"
+    remedy = "fix the lines listed"
 
 
 class PlanInvalid(UsageError):
-    """The plan is unknown, damaged, or its hash does not fit its content."""
+    """The plan is unknown or damaged, or its hash does not match its content."""
 
     code = "plan_invalid"
     remedy = "make a new plan with reclaim --dry-run"
@@ -267,7 +267,7 @@ class NotAttempted(FleetError):
 
 
 class Refused(FleetError):
-    """A safeguard said no; nothing was changed."""
+    """A safeguard refused; nothing was changed."""
 
     code = "refused"
     exit_code = EXIT_REFUSED
@@ -295,7 +295,7 @@ class Protected(Refused):
 
 
 class NotPermitted(Refused):
-    """The user may not do that on the host."""
+    """The user is not allowed to do that on the host."""
 
     code = "not_permitted"
     remedy = "connect as root, or set sudo: true"
@@ -309,7 +309,7 @@ class NoStateDir(Refused):
 
 
 class DrainRefused(Refused):
-    """The engine still works, or cannot say whether it does."""
+    """The engine is still serving requests, or that is unknown."""
 
     code = "drain_refused"
     remedy = "stop its traffic first, or use --no-drain"
@@ -330,7 +330,7 @@ class NotRecovered(FleetError):
 
 
 class OutcomeUnknown(FleetError):
-    """A change was begun and its end was not seen. Never retried."""
+    """A change was started and its outcome was not seen. Never retried."""
 
     code = "outcome_unknown"
     exit_code = EXIT_UNKNOWN
@@ -339,28 +339,28 @@ class OutcomeUnknown(FleetError):
 
 
 class HungUp(FleetError):
-    """The terminal or connection was closed (SIGHUP); what had been finished is kept."""
+    """The terminal or connection was closed (SIGHUP); finished results are kept."""
 
     code = "hung_up"
     exit_code = EXIT_SIGHUP
 
 
 class Interrupted(FleetError):
-    """The run was interrupted (SIGINT); what had been finished is kept."""
+    """The run was interrupted (SIGINT); finished results are kept."""
 
     code = "interrupted"
     exit_code = EXIT_SIGINT
 
 
 class Terminated(FleetError):
-    """The run was ended (SIGTERM); what had been finished is kept."""
+    """The run was terminated (SIGTERM); finished results are kept."""
 
     code = "terminated"
     exit_code = EXIT_SIGTERM
 
 
 class InternalError(FleetError):
-    """A mistake in fleetmem itself."""
+    """A bug in fleetmem itself."""
 
     code = "internal"
     exit_code = EXIT_INTERNAL

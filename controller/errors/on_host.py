@@ -16,18 +16,18 @@ class SessionLost(HostFailed):
     """The session ended without exit status and signal: never counted as success."""
 
     code = "session_lost"
-    remedy = "run again; what had been finished is kept"
+    remedy = "run again; finished results are kept"
 
 
 class SudoPasswordRequired(HostFailed):
-    """sudo asks for a password and none was given."""
+    """sudo asks for a password, but none was given."""
 
     code = "sudo_password_required"
     remedy = "use --ask-sudo-password, or allow sudo without a password for that user"
 
 
 class SudoPasswordWrong(HostFailed):
-    """sudo did not take the password. It is not tried again."""
+    """sudo rejected the password. It is not tried again."""
 
     code = "sudo_password_wrong"
     remedy = "run again with the right password"
@@ -41,7 +41,7 @@ class SudoTtyRequired(HostFailed):
 
 
 class SudoDenied(HostFailed):
-    """sudo is missing, or the user may not run the agent with it."""
+    """sudo is missing, or the user is not allowed to run the agent with it."""
 
     code = "sudo_denied"
     remedy = "check sudo -l on the host, or set sudo: false"
@@ -83,14 +83,14 @@ class NoProcesses(HostFailed):
 
 
 class AgentFailed(HostFailed):
-    """The agent did not start or ended in the middle; its last words are in the message."""
+    """The agent did not start or ended early; its last output is in the message."""
 
     code = "agent_failed"
     remedy = "run again with --debug"
 
 
 class ProtocolMismatch(HostFailed):
-    """What answers on the host is no agent of this protocol."""
+    """What answers on the host does not speak this agent protocol."""
 
     code = "protocol_mismatch"
     remedy = "check what the login shell starts; run again with --debug"
@@ -104,14 +104,14 @@ class CommandFailed(HostFailed):
 
 
 class LogUnreadable(HostFailed):
-    """The log that was asked for is not there or cannot be read; it and the reason are named."""
+    """The requested log does not exist or cannot be read; the message says which and why."""
 
     code = "log_unreadable"
     remedy = "check its name and its permissions"
 
 
 class ProbeFailed(HostFailed):
-    """A reading that the command cannot do without was not given; its reason is named."""
+    """A reading that the command needs is missing; the message says why."""
 
     code = "probe_failed"
     remedy = "look at the reading with -o json"
@@ -132,7 +132,7 @@ class NvmlMissing(HostFailed):
 
 
 class NvmlMismatch(HostFailed):
-    """The NVML library and the loaded kernel module are of different versions."""
+    """The NVML library and the loaded kernel module have different versions."""
 
     code = "nvml_mismatch"
     remedy = "reload the kernel module or reboot the host after the driver's update"
@@ -154,14 +154,14 @@ class NvmlNoDriver(HostFailed):
 
 
 class NvmlDenied(HostFailed):
-    """The user may not ask NVML on that host."""
+    """The user is not allowed to query NVML on that host."""
 
     code = "nvml_denied"
     remedy = "connect as root, set sudo: true, or allow the user the device nodes"
 
 
 class NvmlFailed(HostFailed):
-    """NVML answers with an error; it is named."""
+    """NVML returned an error; the message has it."""
 
     code = "nvml_failed"
     remedy = "look at nvidia-smi and the kernel's log on the host"

@@ -35,21 +35,21 @@ class ConnectRefused(Unreachable):
 
 
 class ConnectFailed(Unreachable):
-    """The network gave the connection up: no route, reset, or closed during the handshake."""
+    """The network dropped the connection: no route, reset, or closed during the handshake."""
 
     code = "connect_failed"
     remedy = "check the route to the host and sshd's MaxStartups"
 
 
 class GatewayUnreachable(Unreachable):
-    """A jump host on the way was not reached or would not forward; the hop is named."""
+    """A jump host was not reached or refused to forward; the message names the hop."""
 
     code = "gateway_unreachable"
     remedy = "check the hop that the message names"
 
 
 class SshProtocol(Unreachable):
-    """The other side does not speak SSH in a way both ends accept."""
+    """The two sides could not agree on an SSH protocol."""
 
     code = "ssh_protocol"
     remedy = "check that the port belongs to an SSH server, and its algorithms"
@@ -63,21 +63,21 @@ class HostkeyUnknown(Unreachable):
 
 
 class HostkeyChanged(Unreachable):
-    """The host shows another key than the one known_hosts has. Final."""
+    """The host presents a different key from the one in known_hosts. Final."""
 
     code = "hostkey_changed"
     remedy = "find out why before you remove the old key with ssh-keygen -R"
 
 
 class HostkeyRevoked(Unreachable):
-    """The host shows a key that known_hosts marks as @revoked. Final."""
+    """The host presents a key that known_hosts marks as @revoked. Final."""
 
     code = "hostkey_revoked"
     remedy = "the key must not be trusted: give the host a new one"
 
 
 class HostCertificateInvalid(Unreachable):
-    """The host's certificate is expired, for other names, or signed by no trusted authority."""
+    """The host's certificate has expired, is for other names, or has no trusted signature."""
 
     code = "hostcert_invalid"
     remedy = "renew the host's certificate, or trust its authority with @cert-authority"

@@ -38,14 +38,14 @@ def parse_target(text: str) -> Target:
     """
     user, at, rest = text.rpartition("@")
     if at and not _USER.match(user):
-        raise UsageError(f'"{short(text)}": "{short(user)}" is no user name')
+        raise UsageError(f'"{short(text)}": "{short(user)}" is not a user name')
     host, port = _split_port(rest)
     if not host or host[0] == "-":
-        raise UsageError(f'"{short(text)}" names no host')
+        raise UsageError(f'"{short(text)}" matches no host')
     if port is None:
         return Target(user if at else None, host, None)
     if not port.isascii() or not port.isdigit() or not 1 <= int(port[:6]) <= 65535:
-        raise UsageError(f'"{short(text)}": "{short(port)}" is no port from 1 to 65535')
+        raise UsageError(f'"{short(text)}": "{short(port)}" is not a port from 1 to 65535')
     return Target(user if at else None, host, int(port))
 
 

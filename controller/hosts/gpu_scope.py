@@ -85,7 +85,7 @@ def _term(text: str) -> Term:
     if address := pci_key(text):
         return Term(text, "pci", key=address)
     raise UsageError(
-        f"--gpu: {text!r} is no GPU",
+        f"--gpu: {text!r} is not a GPU",
         "write all, an index (0), a range (0-3), a uuid (GPU-…, MIG-…) or a PCI address",
     )
 

@@ -26,7 +26,7 @@ _DIGITS = re.compile(r"([0-9]+)")
 def expand(text: str, limit: int = MAX_HOSTS) -> list[str]:
     """The names of the node set *text*, natural order within a range, each once.
 
-    RangeTooLarge before expanding more than *limit*, UsageError where it is no node set.
+    RangeTooLarge before expanding more than *limit*, UsageError where it is not a node set.
     """
     if len(text) > _MAX_TEXT:
         raise RangeTooLarge(f"the node set is {len(text)} characters long")
@@ -113,13 +113,13 @@ def _count(part: str) -> int:
     if "]" in rest:
         raise UsageError(f'"{short(part)}": a bracket does not open')
     if part[0] == "-" or "/" in re.sub(r"\[[^\]]*\]", "", part):
-        raise UsageError(f'"{short(part)}" is no host name')
+        raise UsageError(f'"{short(part)}" is not a host name')
     return size
 
 
 def _range_size(piece: str, part: str) -> int:
     if not _RANGE.match(piece):
-        raise UsageError(f'"{short(part)}": "{short(piece)}" is no range such as 01-16')
+        raise UsageError(f'"{short(part)}": "{short(piece)}" is not a range such as 01-16')
     first, _, tail = piece.partition("-")
     if not tail:
         return 1

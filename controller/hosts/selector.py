@@ -66,7 +66,7 @@ def resolve(
     terms = split(expression)
     for term in terms:
         if term in ("!", "&") or term[:2] in ("!!", "!&", "&!", "&&"):
-            raise UsageError(f'"{short(term)}" names no host')
+            raise UsageError(f'"{short(term)}" matches no host')
         if term[0] == "!":
             exclude = f"{exclude},{term[1:]}" if exclude.strip() else term[1:]
         elif term[0] == "&":
@@ -239,7 +239,7 @@ def _host_file(path: str, known: _Known) -> dict[str, Host]:
         try:
             for term in split(text):
                 if term[0] in "!&" or term.startswith("@file:"):
-                    raise UsageError(f'"{short(term)}" cannot stand in a host file')
+                    raise UsageError(f'"{short(term)}" is not allowed in a host file')
                 hosts.update(_named(term, known))
         except UsageError as error:
             hint = f" – {error.hint}" if error.hint and error.hint != error.remedy else ""
@@ -247,7 +247,7 @@ def _host_file(path: str, known: _Known) -> dict[str, Host]:
     if problems:
         raise InventoryInvalid("\n".join(problems[:50]))
     if not hosts:
-        raise NoHostsMatch(f"{path} names no host", "one host a line, # starts a comment")
+        raise NoHostsMatch(f"{path} matches no host", "write one host per line; # starts a comment")
     return hosts
 
 

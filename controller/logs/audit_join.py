@@ -29,7 +29,7 @@ MEMORY_ERRORS = frozenset(
         "max_model_len_exceeds_kv",
     )
 )
-ALIVE = " --gpu ends holders, working or not: read its plan first."
+ALIVE = " --gpu stops holders even if they are working: read its plan first."
 
 
 def lacked_memory(newest: Invocation | None, findings: Sequence[Mapping[str, Any]]) -> bool:
@@ -78,13 +78,13 @@ def held_then(
         "hosts": host,
         "subject": subject,
         "evidence": {
-            "say": "This start lacked memory that others held: " + "; ".join(said) + ".",
+            "say": "This start lacked memory held by others: " + "; ".join(said) + ".",
             "holders": holders,
             "pages": pages,
             "began_seconds_ago": round(since, 1),
             "lines": [],
         },
-        "advice": "Free that first, then start again; no setting of the engine is at fault."
+        "advice": "Free that first, then start again; the engine's settings are not at fault."
         + (ALIVE if any(not one["dead"] for one in holders) else ""),
         "next": [str(step)],
     }
@@ -130,6 +130,6 @@ def _pages(rows: Mapping[str, Reading]) -> Iterator[dict[str, Any]]:
 def _say(one: Mapping[str, Any]) -> str:
     size = f"{one['bytes'] / GIB:.1f} GiB of GPU {one['gpu']}"
     if one["dead"]:
-        return f"{size} are still named for process {one['pid']}, which is dead"
+        return f"{size} are still charged to process {one['pid']}, which is dead"
     owner = f" ({one['owner']})" if one["owner"] else ""
     return f"{one['name']} {one['pid']}{owner} has {size}, since before the start"

@@ -114,6 +114,6 @@ def nothing_found(reading: EngineLogs) -> str:
         first = reading["unplaced"][0]
         return (
             f"{display_name(first)} {first['pid']} holds a GPU, but {first['why']}; "
-            "name its log with --unit, --file or --container"
+            "pass --unit, --file or --container"
         )
-    return "no process holds a GPU; name the log with --unit, --file or --container"
+    return "no process uses a GPU; name the log with --unit, --file or --container"

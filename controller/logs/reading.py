@@ -137,15 +137,15 @@ def rows_of(chunk: Any) -> Iterator[LogLine]:
         micro, number, pid, name, priority, kind, hit, message = row
         for value in (micro, number, pid, priority):
             if value is not None and (type(value) is not int or not 0 <= value < 1 << 63):
-                raise ValueError("a number that is none")
+                raise ValueError("not a number")
         if kind not in (OWN, MANAGER, KERNEL) or not isinstance(message, str):
             raise ValueError("a row without message")
         if name is not None and not isinstance(name, str):
-            raise ValueError("a name that is none")
+            raise ValueError("not a name")
         try:
             message.encode("utf-8", "surrogateescape")
         except UnicodeEncodeError:
-            raise ValueError("a message that is no text") from None
+            raise ValueError("not a text message") from None
         yield LogLine(micro, number, pid, name, priority, kind, bool(hit), message)
 
 

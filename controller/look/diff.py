@@ -117,9 +117,7 @@ def find(history: History, text: str) -> str:
         return found
     if runs:
         return history.find_run(text)  # several: it says which
-    raise UsageError(
-        f"{text!r} is neither a recorded run nor a phase of one", "list them: fleetmem runs list"
-    )
+    raise UsageError(f"{text!r} is not a recorded run or phase", "list them: fleetmem runs list")
 
 
 def diff(history: History, first: str, second: str) -> Envelope:
@@ -131,14 +129,16 @@ def diff(history: History, first: str, second: str) -> Envelope:
 
     runs = [history.load(find(history, text)) for text in (first, second)]
     if runs[0]["run"]["id"] == runs[1]["run"]["id"]:
-        raise UsageError("both name the same run; give two", "list them: fleetmem runs list")
+        raise UsageError(
+            "both are the same run; name two different ones", "list them: fleetmem runs list"
+        )
     olds, news = ({entry["host"]: entry for entry in run["hosts"]} for run in runs)
     names = list(dict.fromkeys([*olds, *news]))
     entries = [_entry(name, olds.get(name), news.get(name)) for name in names]
     if not any("diff" in entry for entry in entries):
         ids = " and ".join(run["run"]["id"] for run in runs)
         raise UsageError(
-            f"runs {ids} have no host in common whose memory both looked at",
+            f"runs {ids} have no snapshot of a common host",
             "record one with: fleetmem snapshot -H HOSTS --phase NAME",
         )
     envelope = env.new_envelope(env.new_run("diff"), names, entries)
@@ -152,11 +152,13 @@ def _entry(name: str, old: HostEntry | None, new: HostEntry | None) -> HostEntry
     if before is None or after is None:
         entry = env.new_host(name, "not_attempted")
         which = (
-            "both runs" if not before and not after else "the first" if not before else "the second"
+            "neither run has a"
+            if not before and not after
+            else f"the {'first' if not before else 'second'} run has no"
         )
         entry["error"] = {
             "code": "not_recorded",
-            "message": f"its memory is not recorded in {which}",
+            "message": f"{which} snapshot of it",
             "hint": None,
         }
         return entry

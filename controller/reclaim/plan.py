@@ -153,7 +153,8 @@ def refuse_expired(created: datetime, now: datetime) -> None:
         raise errors.StalePlan(f"the plan expired at {created + LIFETIME:%H:%M:%S} UTC")
     if now < created - SKEW:
         raise errors.StalePlan(
-            f"the plan was made at {created:%Y-%m-%d %H:%M:%S} UTC, which is still to come here"
+            f"the plan was made at {created:%Y-%m-%d %H:%M:%S} UTC, which is in the future by this "
+            "machine's clock"
         )
 
 

@@ -100,7 +100,7 @@ def parse(document: Any) -> PlanFile:
         raise PlanInvalid(f"not a plan of {SCHEMA}")
     rows = document.get("plans")
     if not isinstance(rows, dict) or not rows:
-        raise PlanInvalid("there is no plan in it")
+        raise PlanInvalid("it contains no plan")
     plans = {}
     for host, row in rows.items():
         if not isinstance(row, dict) or not isinstance(row.get("plan"), dict):
@@ -113,7 +113,7 @@ def restore(document: dict[str, Any], wanted: str, host: str) -> Plan:
     """One plan from its document, whose hash must be *wanted*."""
     text = json.dumps(document, sort_keys=True, separators=(",", ":"))
     if hashlib.sha256(text.encode()).hexdigest() != wanted:
-        raise PlanInvalid(f"the plan of {host!r} was changed: its hash does not fit")
+        raise PlanInvalid(f"the plan of {host!r} was changed: its hash does not match")
     try:
         plan = _plan(document)
     except (KeyError, TypeError, ValueError, AttributeError) as error:

@@ -85,7 +85,7 @@ class Kind(Protocol):
         """Change the host as planned and verify; the row's section says what came of it."""
 
     def left_open(self, seat: Seat, why: str) -> None:
-        """Say in the row's section that a change was begun and its end was not seen."""
+        """Say in the row's section that a change was started and its outcome was not seen."""
 
 
 async def reclaim(life: Life, kind: Kind, options: ReclaimOptions, approve: Approve) -> Envelope:
@@ -249,7 +249,9 @@ class _Reclaim:
         if end.error is None or not (seat.changed or (seat.announced and not refused)):
             return end
         self.kind.left_open(seat, end.error.message)
-        error = errors.OutcomeUnknown(f"a change was begun, its end not seen: {end.error.message}")
+        error = errors.OutcomeUnknown(
+            f"a change was started, its outcome was not seen: {end.error.message}"
+        )
         return replace(end, outcome="unknown", error=error)
 
     async def _lock(self, plan: Any, session: Session) -> int:

@@ -177,7 +177,8 @@ def untouched(
 
 
 def _working(ended: str) -> str:
-    return f"; --gpu would end {ended}, working or not"
+    state = "they are" if ended == "them" or ", " in ended else "it is"
+    return f"; --gpu would stop {ended} even if {state} working"
 
 
 def _ended(ended: list[Member], of: int) -> str:
@@ -594,20 +595,20 @@ _PERHAPS = "No list shows exported memory: whether that process keeps it, its en
 _OUTSIDE = "It is held outside this container: its provider must act."
 
 ADVICE: dict[Verdict, str] = {
-    "unknown": "A change was begun and its end was not seen. Look again before anything else.",
-    "driver_wedged": "The driver answers no more for this GPU. Drain the host; a GPU reset or a "
-    "reboot is a person's decision.",
+    "unknown": "A change was started and its outcome was not seen. Look again first.",
+    "driver_wedged": "The driver no longer responds for this GPU. Drain the host; whether to reset "
+    "the GPU or reboot is for a person to decide.",
     "unkillable": "SIGKILL is pending and the kernel does not end the process. Unblock the file "
-    "system or device it waits for; else only a reboot helps.",
+    "system or device it waits for; otherwise only a reboot helps.",
     "kernel_pinned": "No process holds it: look for RDMA peers (nvidia-peermem, gdrdrv), "
     "nvidia-fs, or plan a GPU reset.",
-    "respawned": "A supervisor starts it again. Stop the supervisor, not the process.",
-    "held_by": "Somebody outside the plan holds it; the evidence names who.",
+    "respawned": "A supervisor restarts it. Stop the supervisor, not the process.",
+    "held_by": "A process outside the plan holds it (see evidence).",
     "host_pages": "Linux pages lie in this GPU's memory; ending processes does not free them.",
     "cannot_attribute": "Look from the host's own pid namespace, as root.",
     "not_permitted": "Connect as root, or set sudo: true for the host.",
     "protected": "The holder is on the protect list; --override-protected names one process.",
-    "drain_refused": "Stop the traffic first, or say --no-drain.",
+    "drain_refused": "Stop the traffic first, or use --no-drain.",
     "releasing": "The memory is still on its way back. Look again.",
 }
 """One sentence for a person, by verdict."""

@@ -268,7 +268,9 @@ class History:
         outcome = outcome or "all"
         if outcome not in (*HOST_OUTCOMES, *VERDICTS, "all"):
             known = " ".join(HOST_OUTCOMES)
-            raise UsageError(f"{outcome!r} is no outcome", f"outcomes: {known} all; or a verdict")
+            raise UsageError(
+                f"{outcome!r} is not an outcome", f"outcomes: {known} all; or a verdict"
+            )
         return [
             entry["host"]
             for entry in self.load(prefix)["hosts"]

@@ -62,7 +62,7 @@ def _marks(envelope: Envelope, width: int) -> list[Line]:
             continue
         text = f"{section['unit']}: {section['status']}"
         if section["restarts"]:
-            text += f", started again {section['restarts']} ×"
+            text += f", restarted {section['restarts']} ×"
         ends.setdefault(text, []).append(entry["host"])
     for text, hosts in ends.items():
         where = f" on {fold_hosts(hosts)}" if several else ""
@@ -127,7 +127,7 @@ def _missing(entries: Sequence[HostEntry], several: bool, width: int) -> list[Li
             text = f"{missed['phase']} was missed: {missed['why']}"
             reasons.setdefault(text, []).append(entry["host"])
         for failed in entry["follow"]["failed"]:
-            text = f"an earlier start failed: {failed['text'] or 'no line says why'}"
+            text = f"an earlier start failed: {failed['text'] or 'the log does not say why'}"
             reasons.setdefault(text, []).append(entry["host"])
     lines: list[Line] = []
     for text, hosts in reasons.items():

@@ -55,7 +55,7 @@ def checked_lines(envelope: Envelope, width: int = WIDTH) -> list[Line]:
         Column(""),
         Column("N", right=True),
         hosts_column(width),
-        Column("WHAT IT IS AND CAN DO", least=40, place="below"),
+        Column("WHAT IT IS AND WHAT WORKS", least=40, place="below"),
     ]
     rows = [_row(group.hosts, group.value) for group in groups]
     summary = envelope["summary"]

@@ -67,7 +67,7 @@ def failure_cap(max_fail: int | str | None, targeted: int) -> int | None:
     except ValueError:
         value = -1
     if not 0 <= value < math.inf or (text.endswith("%") and value > 100):
-        raise UsageError(f'--max-fail: "{text[:40]}" is no count (3) and no share (10%)')
+        raise UsageError(f'--max-fail: "{text[:40]}" is not a count (3) or a share (10%)')
     if text.endswith("%"):
         return max(1, math.ceil(targeted * value / 100))
     return max(1, int(value))

@@ -165,7 +165,7 @@ def _syntax(error: yaml.MarkedYAMLError, line: str) -> tuple[str, str]:
     """What the parser says of *line*, where it stopped, and what is most often behind it."""
     message = _one_line(" ".join(part for part in (error.context, error.problem) if part))
     if "\t" in line[: len(line) - len(line.lstrip())]:
-        return "a tab at the beginning of the line", "YAML is indented with blanks only"
+        return "a tab at the start of the line", "indent YAML with spaces only"
     if error.problem in (
         "did not find expected key",
         "mapping values are not allowed in this context",
@@ -252,7 +252,7 @@ class _Reader:
             key = key_node.value
             here = (*path, key)
             if key in first:
-                message = f'the key "{key[:60]}" stands here and in line {first[key]}'
+                message = f'the key "{key[:60]}" is already set in line {first[key]}'
                 document.problems.append(
                     Problem(document.file, line, column, spell(path), message, "keep one of them")
                 )

@@ -235,7 +235,7 @@ def test_a_start_under_way_is_taken_and_a_finished_one_is_not(world: World) -> N
     assert envelope["hosts"][0]["snapshot"]["page_cache"]["files"] == []
 
     again = Following(world, "under", "-o", "json")  # it is ready: only a new start counts
-    again.sees("waiting for under to start again: its newest start was ready before")
+    again.sees("waiting for under to start again: its newest start is already ready")
     world.sh("systemctl restart under")
     _, section = answer(again.ends())
     new = world.sh("systemctl show --property=InvocationID --value under").strip()
@@ -330,7 +330,7 @@ def test_a_unit_that_is_restarted_is_followed_to_its_newest_start(world: World) 
     run.sees("before-load, ")
     engine.let("first")
     run.sees("failed, ")
-    run.sees("again was started again (restart 1)")
+    run.sees("again was restarted (restart 1)")
     run.sees("before-load, ", times=2)
     for gate in ("load", "loaded"):
         engine.let(gate)

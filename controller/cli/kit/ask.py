@@ -25,7 +25,7 @@ def question(what: str, hosts: int) -> str:
     where = count(hosts, "host")
     if hosts == 1:
         return f"Stop {'this' if what.startswith('1 ') else 'these'} {what} on {where}? [y/N] "
-    return f"Stop these {what} on {where}? Type the number of hosts to go on, Enter to stop: "
+    return f"Stop these {what} on {where}? Type the number of hosts to continue, Enter to stop: "
 
 
 def agreed(answer: str, hosts: int) -> bool:

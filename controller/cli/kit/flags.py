@@ -91,7 +91,7 @@ class Command(click.Command):
                 continue
             if one.name in seen:
                 raise UsageError(
-                    f"{max(one.opts, key=len)} was given more than once, and takes one value"
+                    f"{max(one.opts, key=len)} was given more than once, but takes one value"
                 )
             seen.add(one.name or "")
 
@@ -192,7 +192,7 @@ def _host_options(hosts: str) -> list[Callable[[Any], Any]]:
             callback=_hosts,
             place="first",
             help="gh200-[01-16], 'gh200-*', @group, user@host:port, @run:ID:failed; "
-            "joined by commas, &HOSTS keeps, !HOSTS drops; repeatable.",
+            "comma-separated, &HOSTS intersects, !HOSTS excludes; repeatable.",
             **_HOSTS_SETTINGS[hosts],
         ),
         option(
@@ -209,7 +209,7 @@ def _host_options(hosts: str) -> list[Callable[[Any], Any]]:
             "--inventory",
             metavar="FILE",
             place="advanced",
-            help="Inventory; else $FLEETMEM_INVENTORY, ./inventory.yaml, the user's, /etc.",
+            help="Inventory file; default: $FLEETMEM_INVENTORY, ./inventory.yaml, your own, /etc.",
         ),
         option(
             "--fanout",
@@ -218,7 +218,7 @@ def _host_options(hosts: str) -> list[Callable[[Any], Any]]:
             show_default=True,
             envvar="FLEETMEM_FANOUT",
             place="advanced",
-            help="Hosts worked on at once.",
+            help="Limit hosts in parallel.",
         ),
         option(
             "--timeout",
@@ -228,7 +228,7 @@ def _host_options(hosts: str) -> list[Callable[[Any], Any]]:
             default=TIMEOUT_SECONDS,
             envvar="FLEETMEM_TIMEOUT",
             place="advanced",
-            help="For reaching and reading a host, such as 90s or 5m.  [default: 1m]",
+            help="Limit for connecting to and reading one host, such as 90s or 5m.  [default: 1m]",
         ),
         option(
             "--fail-on",
@@ -236,19 +236,19 @@ def _host_options(hosts: str) -> list[Callable[[Any], Any]]:
             default="never",
             show_default=True,
             place="advanced",
-            help="Exit 5 where a finding is at least that severe.",
+            help="Exit with 5 if any finding is at least this severe.",
         ),
         option(
             "--accept-new-host-key",
             is_flag=True,
             place="advanced",
-            help="Trust and remember the keys of hosts never seen before.",
+            help="Trust and store the keys of hosts not seen before.",
         ),
         option(
             "--ask-sudo-password",
             is_flag=True,
             place="advanced",
-            help="Ask once for the password of hosts with sudo: true.",
+            help="Ask once for the sudo password of hosts with sudo: true.",
         ),
     ]
 
@@ -264,9 +264,11 @@ def _output_options(picture: bool, wide: bool) -> list[Callable[[Any], Any]]:
             default="table",
             show_default=True,
             envvar="FLEETMEM_OUTPUT",
-            help="Format of the answer.",
+            help="Output format.",
         ),
-        option("--to", metavar="FILE", place="advanced", help="Write the answer to FILE."),
-        option("-q", "--quiet", is_flag=True, place="advanced", help="No progress, no notes."),
-        option("--debug", is_flag=True, place="advanced", help="Tracebacks for errors."),
+        option("--to", metavar="FILE", place="advanced", help="Write output to FILE."),
+        option(
+            "-q", "--quiet", is_flag=True, place="advanced", help="Suppress progress and notes."
+        ),
+        option("--debug", is_flag=True, place="advanced", help="Show tracebacks."),
     ]

@@ -76,7 +76,7 @@ def ask_password() -> str:
         return getpass.getpass("sudo password: ", sys.stderr)
     line = sys.stdin.readline()
     if not line:
-        raise UsageError("--ask-sudo-password: no terminal to ask at, and nothing on stdin")
+        raise UsageError("--ask-sudo-password: no terminal to ask at and nothing on stdin")
     return line.rstrip("\n")
 
 
@@ -134,7 +134,7 @@ def run(work: Callable[[], Awaitable[Envelope]], note: Callable[[str], None]) ->
             task.cancel()
             _caught.append(_STATUS[number])
             if len(_caught) == 1:
-                note("interrupted: ending the run, what is finished is kept")
+                note("interrupted: ending the run, finished results are kept")
 
         for number in numbers:
             loop.add_signal_handler(number, stop, number)

@@ -146,7 +146,7 @@ def _temporary(target: str) -> str:
     if os.path.isdir(target):
         raise UsageError(f"--to {target}: is a directory")
     if os.path.exists(target) and not os.path.isfile(target):
-        raise UsageError(f"--to {target}: is no ordinary file")
+        raise UsageError(f"--to {target}: is not a regular file")
     try:
         folder = os.path.dirname(target) or "."
         handle, path = tempfile.mkstemp(prefix=".fleetmem-", dir=folder)

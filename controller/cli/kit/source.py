@@ -21,7 +21,9 @@ def invocation(value: str) -> str:
     """``0`` (newest), ``1`` or ``-1`` (the one before) …, ``all``, or systemd's id."""
     word = value.strip().lower().replace("-", "")
     if not _INVOCATION.match(word):
-        raise click.BadParameter(f"{value!r} is neither 0, 1 …, all nor an id of 32 hex digits")
+        raise click.BadParameter(
+            f"{value!r} is not a start: use 0, 1 …, all or an id of 32 hex digits"
+        )
     return word
 
 
@@ -32,9 +34,7 @@ def only_units(wanted: Sources) -> None:
         named.append("--invocation")
     for option_name in named:
         if (wanted.files or wanted.containers) and not wanted.units:
-            raise UsageError(
-                f"{option_name} is about units: a file and a container have no journal here"
-            )
+            raise UsageError(f"{option_name} needs --unit: files and containers have no journal")
 
 
 def scope_options(wanted: Sources) -> list[str]:
@@ -94,41 +94,41 @@ def _options() -> list[Callable[[Any], Any]]:
             "units",
             metavar="UNIT",
             multiple=True,
-            help="A systemd unit, or a pattern such as 'vllm@*'; repeatable.",
+            help="Read the log of this systemd unit or pattern, such as 'vllm@*'; repeatable.",
         ),
         option(
             "--file",
             "files",
             metavar="FILE",
             multiple=True,
-            help="A log file on the host, with its rotated and .gz siblings; repeatable.",
+            help="Read this log file on the host, including rotated and .gz siblings; repeatable.",
         ),
         option(
             "--container",
             "containers",
             metavar="NAME",
             multiple=True,
-            help="A container's name or id, or a pod as NAMESPACE/POD; repeatable.",
+            help="Read the log of this container (name or id) or pod (NAMESPACE/POD); repeatable.",
         ),
         option(
             "--invocation",
             type=invocation,
             metavar="N|ID|all",
             default=None,
-            help="Which start of the unit: 0 the newest, 1 the one before.",
+            help="Choose a start of the unit: 0 is the newest, 1 the one before.",
         ),
         option(
             "--user-unit-of",
             "unit_user",
             metavar="USER",
             place="advanced",
-            help="The units are this user's own, not the system's.",
+            help="Look for user units of USER instead of system units.",
         ),
         option(
             "--boot",
             metavar="N|ID",
             place="advanced",
-            help="Only that boot: 0 the running one, -1 the one before.",
+            help="Read only this boot: 0 is the current one, -1 the one before.",
         ),
         option(
             "--since",
@@ -146,6 +146,6 @@ def _options() -> list[Callable[[Any], Any]]:
             "--directory",
             metavar="DIR",
             place="advanced",
-            help="Journal files there (of a host that is gone, say), not the host's own.",
+            help="Read journal files from DIR (of another machine, say) instead of the host's own.",
         ),
     ]

@@ -22,7 +22,7 @@ def span(value: str | float) -> float:
         return float(value)
     found = _SPAN.match(value)
     if not found or not float(found[1]):
-        raise click.BadParameter(f"{value!r} is no span of time; write 10s, 500ms, 5m or 1h")
+        raise click.BadParameter(f"{value!r} is not a duration; use 10s, 500ms, 5m or 1h")
     return float(found[1]) * _UNITS[found[2]]
 
 
@@ -34,7 +34,7 @@ def pids(value: str | tuple[tuple[str, int], ...]) -> tuple[tuple[str, int], ...
     for part in value.split(","):
         host, colon, pid = part.strip().rpartition(":")
         if not _PID.match(pid) or (colon and not host):
-            raise click.BadParameter(f"{part.strip()!r} is not a PID; write 4711 or HOST:4711")
+            raise click.BadParameter(f"{part.strip()!r} is not a PID; use 4711 or HOST:4711")
         found.append((host, int(pid)))
     return tuple(found)
 
@@ -51,7 +51,7 @@ def names(option: str, values: Iterable[str]) -> tuple[str, ...]:
 def cap(value: str) -> str:
     """A number of hosts (``3``) or a share of the targeted ones (``10%``), kept as text."""
     if not _CAP.match(value):
-        raise click.BadParameter(f"{value!r} is neither a number of hosts nor a percentage")
+        raise click.BadParameter(f"{value!r} is not a number of hosts or a percentage")
     return value
 
 
@@ -68,11 +68,11 @@ def _host_path(option: str, value: str) -> str:
     try:
         raw = bytes.fromhex(value[4:]) if value.startswith("hex:") else os.fsencode(value)
     except ValueError:
-        raise UsageError(f"{option} {value}: hex: is followed by a path's bytes, such as 2f78"
+        raise UsageError(f"{option} {value}: hex: needs the path's bytes, such as 2f78"
                          ) from None  # fmt: skip
     if not raw.startswith(b"/") or b"\0" in raw:
-        raise UsageError(f"{option} {value or repr(value)}: a path on the hosts is expected, "
-                         "from / on")  # fmt: skip
+        said = value or repr(value)
+        raise UsageError(f"{option} {said}: use an absolute path on the hosts")
     try:
         raw.decode("utf-8")
     except UnicodeDecodeError:

@@ -101,7 +101,7 @@ class CommandChannel:
     def write(self, data: bytes) -> None:
         """See :class:`Channel`."""
         if self._stdin.is_closing():
-            raise SessionLost(f"{self._peer}: the command takes no more input")
+            raise SessionLost(f"{self._peer}: the command no longer accepts input")
         self._stdin.write(data)
 
     async def drain(self) -> None:
@@ -109,7 +109,7 @@ class CommandChannel:
         try:
             await self._stdin.drain()
         except (ConnectionError, BrokenPipeError):
-            raise SessionLost(f"{self._peer}: the command takes no more input") from None
+            raise SessionLost(f"{self._peer}: the command no longer accepts input") from None
 
     def write_eof(self) -> None:
         """See :class:`Channel`."""

@@ -145,7 +145,7 @@ class Follower:
                 section["status"] = "failed"
                 return False
             section["restarts"] += 1
-            self.say(f"{section['unit']} was started again (restart {section['restarts']})")
+            self.say(f"{section['unit']} was restarted (restart {section['restarts']})")
         section["invocation"] = start.invocation
         section["status"] = "starting"
         section["phases"], section["missed"] = [], []
@@ -232,7 +232,7 @@ class Follower:
 
     def _wait(self) -> None:
         self.phase("waiting for the start")
-        again = " again: its newest start was ready before" if self._ready_before else ""
+        again = " again: its newest start is already ready" if self._ready_before else ""
         self.say(f"waiting for {self.section['unit']} to start{again}")
 
     def _late(self) -> TimedOut:
@@ -240,9 +240,9 @@ class Follower:
         unit, status = self.section["unit"], self.section["status"]
         what = "was not started" if status == "waiting" else "was not ready"
         if status == "waiting" and self._ready_before:
-            what = "was ready before and was not started again"
+            what = "was already ready and was not restarted"
         if status == "failed":
-            what = "was not started again after it had failed"
+            what = "was not restarted after it failed"
         taken = ", ".join(one["phase"] for one in self.section["phases"]) or "nothing"
         return TimedOut(
             f"{unit} {what} within {self.timeout_seconds:g} s; taken: {taken}",
@@ -264,7 +264,7 @@ class Follower:
                     ranks = ", ".join(self._told.loading)
                     why = f"no line of rank {ranks} says that its weights are loaded"
             elif mark is not None:
-                why = f"its line of {moment(mark.microseconds)} was not the newest mark any more"
+                why = f"its line of {moment(mark.microseconds)} was no longer the newest milestone"
             else:
                 continue
             self.section["missed"].append({"phase": name, "why": why})

@@ -185,7 +185,7 @@ def _failed_starts(rows: Sequence[HostEntry]) -> list[Finding]:
         restarts = max(entry["follow"]["restarts"] for entry in entries)
         say = f"{section['unit']} did not start: {text}"
         if restarts:
-            say += f" (started again {'once' if restarts == 1 else f'{restarts} times'} meanwhile)"
+            say += f" (restarted {'once' if restarts == 1 else f'{restarts} times'} meanwhile)"
         found.append(
             {
                 "rule": "follow/start-failed",
@@ -207,9 +207,9 @@ def _failing_line(section: Follow) -> str:
     """The line of the newest start's failure, else of the one before."""
     for one in section["phases"]:
         if one["phase"] == FAILED:
-            return one["mark"]["text"] or "no line says why"
+            return one["mark"]["text"] or "the log does not say why"
     return next((one["text"] for one in reversed(section["failed"]) if one["text"]), None) or (
-        "no line says why"
+        "the log does not say why"
     )
 
 

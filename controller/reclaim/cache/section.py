@@ -13,9 +13,9 @@ if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import GpuVerdict, Reclaim, Rung, Verdict
 
 _ADVICE = {
-    "host_pages": "Somebody maps, locks or pins what stays; processes of other containers count, "
-    "too.",
-    "unknown": "The change was begun and its end was not seen. Look again before anything else.",
+    "host_pages": "What stays is mapped, locked or pinned, possibly by a process in another "
+    "container.",
+    "unknown": "The change was started and its outcome was not seen. Look again first.",
     "not_permitted": "Connect as root, or set sudo: true for the host.",
 }
 

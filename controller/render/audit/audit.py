@@ -33,7 +33,7 @@ WHOLE_SCREENS = 2
 
 _SIGNS = {**SEVERITIES, "none": UNKNOWN, "equal": GOOD}
 _NO_START = "no start-up of a known engine was found"
-_NO_START_HINT = "--engine names the engine, --unmatched shows lines that no pattern knew"
+_NO_START_HINT = "name the engine with --engine; --unmatched shows lines that no pattern matched"
 
 
 def audit_lines(

@@ -23,8 +23,8 @@ _MOST_PIECES = 12
 
 _LEFT_OUT = {
     "lines": "-n sets how many are shown",
-    "bytes": "more text than is taken from a host; -g narrows it",
-    "time": "--timeout sets how long is read",
+    "bytes": "size limit reached; narrow it with -g",
+    "time": "time limit reached; see --timeout",
 }
 
 
@@ -189,7 +189,7 @@ def troubles(entries: list[HostEntry]) -> list[Line]:
         for section in sections(entry):
             if section["truncated"]:
                 why = _LEFT_OUT.get(section["truncated"], str(section["truncated"]))
-                text = f"{section['name']}: older lines were left out: {why}"
+                text = f"{section['name']}: older lines were omitted: {why}"
                 said.setdefault(text, []).append(entry["host"])
     lines: list[Line] = []
     for text, hosts in said.items():

@@ -210,9 +210,9 @@ def _check_text(check: Mapping[str, Any]) -> str:
     if check["processes"] is None:
         return text
     disks = check["disks_read_bytes"]
-    whole = f"all disks {_gib(disks)} GiB" if disks is not None else "disks not known"
+    whole = f"all disks {_gib(disks)} GiB" if disks is not None else "disks unknown"
     if check["read_bytes"] is None:
-        return f"{text}; what its processes read is not known, {whole}"
+        return f"{text}; bytes read by its processes are unknown, {whole}"
     who = f"its {count(check['processes'], 'process', 'processes')}"
     size = f"{_gib(check['read_bytes'])} GiB" if check["read_bytes"] else "nothing"
     return f"{text}; {who} read {size} from disk, {whole}"
@@ -227,4 +227,4 @@ def describe_cache(entries: Sequence[HostEntry]) -> tuple[str, int]:
         hosts += bool(rows)
         size += sum(one["before_bytes"] for one in rows)
     many = f"{thousands(files)} {'file' if files == 1 else 'files'}"
-    return f"{_gib(size)} GiB of file pages ({many})", hosts
+    return f"{_gib(size)} GiB of file cache ({many})", hosts

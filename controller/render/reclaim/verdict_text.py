@@ -43,7 +43,7 @@ def text_of(group: Sequence[HostEntry]) -> str:
 def _error_text(group: Sequence[HostEntry]) -> str:
     errors = [entry["error"] for entry in group if entry["error"]]
     if not errors:
-        return "no reason is known"
+        return "no reason given"
     text = f"{errors[0]['code']}: {fold_names(sorted({error['message'] for error in errors}))}"
     hint = errors[0]["hint"]
     return safe(f"{text} ({hint})" if hint else text)
@@ -129,7 +129,7 @@ def _idle_text(group: Sequence[HostEntry]) -> str:
                 short.append((entry["host"], (less or why).removesuffix(".")))
                 ending |= {template(why)} if less else set()
     if len(ending) > 1:
-        return f"{_reasons(short, len(group))}; --gpu ends processes at work, too"
+        return f"{_reasons(short, len(group))}; --gpu also stops working processes"
     return _reasons(said, len(group)) or "no leftover memory"
 
 
@@ -139,7 +139,7 @@ def _planned_text(sections: Sequence[Reclaim]) -> str:
     text = f"{count(len(targets), 'process', 'processes')} would be stopped"
     text += f", {gib(held)} GiB" if held else ""
     managed = managed_bytes(sections)
-    return f"{text}; at most {gib(managed)} GiB more of managed memory" if managed else text
+    return f"{text}; plus at most {gib(managed)} GiB of managed memory" if managed else text
 
 
 def managed_bytes(sections: Iterable[Reclaim]) -> int:
@@ -186,7 +186,7 @@ def counts(entries: Sequence[HostEntry]) -> str:
         text = f"{spared} spared, nothing was changed"
     plans = {section["plan"]["id"] for section in sections if section["plan"]}
     if stopped and len(plans) == 1:
-        text += f" · operation {safe(plans.pop())}, in this trail and the host's"
+        text += f" · operation {safe(plans.pop())}, recorded here and on the host"
     elif len(entries) == 1 and entries[0]["seconds"] is not None:
         text += f" · {seconds(entries[0]['seconds'])}"
     return text

@@ -18,7 +18,7 @@ from fleetmem.controller.text.sizes import GIB, NONE, gib, span
 _ROWS = 16
 _SHARE = 20
 """One part in twenty (5 %) of a GPU makes its holders worth showing."""
-_NO_PROCESS = "no process here"
+_NO_PROCESS = "no visible process"
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def _without_process(entry: HostEntry, section: Snapshot) -> Iterator[Holder]:
                 continue
             managed = all(text.startswith("managed") for text in row["evidence"])
             pids = gone.get(gpu["index"])
-            dead = f"{_NO_PROCESS} has pid {fold_numbers(pids)}" if pids else _NO_PROCESS
+            dead = f"{_NO_PROCESS} has PID {fold_numbers(pids)}" if pids else _NO_PROCESS
             yield Holder(
                 pid=None,
                 name="; ".join(row["evidence"]) if managed else "",

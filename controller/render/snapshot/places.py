@@ -70,7 +70,7 @@ def place_notes(section: Snapshot) -> list[str]:
     huge = [n for n in section["numa_nodes"] if n["hugetlb_bytes"]]
     if huge:
         said = ", ".join(f"{(n['hugetlb_bytes'] or 0) / GIB:.1f} on NUMA {n['id']}" for n in huge)
-        notes.append(f"KERNEL has huge pages in it: {said}")
+        notes.append(f"KERNEL includes huge pages: {said}")
     return notes
 
 

@@ -38,7 +38,7 @@ def startup_lines(
 ) -> list[Line]:
     """The screen of one ``startup`` entry of *host* with the host's *findings*.
 
-    *evidence* shows the lines behind the figures, *unmatched* the memory-looking lines that no
+    *evidence* shows the lines behind the figures, *unmatched* the memory-related lines that no
     pattern knew, *every* one line for each older invocation, *each_rank* a row for each rank,
     *wide* everything that was read of each start.
     """
@@ -232,7 +232,7 @@ def _unmatched(entry: Mapping[str, Any], shown: bool) -> list[Line]:
     if not number:
         return []
     word = "line" if number == 1 else "lines"
-    out: list[Line] = [((f"· {number} memory-looking {word} matched no pattern", "dim"),)]
+    out: list[Line] = [((f"· {number} memory-related {word} matched no pattern", "dim"),)]
     if shown:
         out += [(("    ", ""), (safe(text, 300), "dim")) for text in entry.get("unmatched") or []]
     else:

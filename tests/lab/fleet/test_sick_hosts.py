@@ -36,7 +36,7 @@ SICK = (
     Day("deep", liar("deep"), "failed", "protocol_mismatch"),
     Day("bulk", liar("bulk"), "timed_out", "timed_out", ("reading",)),
     Day("beats", liar("beats"), "timed_out", "timed_out", ("reading",)),
-    Day("silent", liar("silent"), "failed", "session_lost", ("nothing heard",)),
+    Day("silent", liar("silent"), "failed", "session_lost", ("no message",)),
     Day("leave", liar("leave"), "failed", "agent_failed", ("status 0",)),
     Day("protocol", liar("protocol"), "failed", "protocol_mismatch"),
     Day("shapes", liar("shapes"), "failed", "untrusted_output", ("is missing",)),

@@ -29,15 +29,15 @@ def test_a_snapshot_names_who_has_each_gpu(lab: api.Lab, tmp_path: Path) -> None
     assert row[:9] == f"{worker} VLLM::Worker_TP0 · launcher dead 0 89.8 0 0.0".split()
     assert lines[-1] == f"  next   fleetmem reclaim -i {lab.inventory} -H gh200-01 --dry-run"
     lines = desk.run("snapshot", "-H", "gh200-02").out.splitlines()
-    assert any(line.split()[:9] == ["–", *f"no process here has pid {dead} 1 48.8".split()]
+    assert any(line.split()[:9] == ["–", *f"no visible process has PID {dead} 1 48.8".split()]
                for line in lines if line)  # fmt: skip
     assert any(line.startswith("! held-by-no-process  48.8 GiB") for line in lines)
     assert lines[-1] == f"  next   fleetmem reclaim -i {lab.inventory} -H gh200-02 --dry-run"
     lines = unbroken(desk.run("snapshot", "-H", "gh200-*").out).splitlines()
     assert [line.split(maxsplit=3) for line in lines if line.startswith("gh200-0")] == [
         ["gh200-01", "0", "89.8", "VLLM::Worker_TP0 · launcher dead"],
-        ["gh200-02", "1", "48.8", f"no process here has pid {dead}"],
+        ["gh200-02", "1", "48.8", f"no visible process has PID {dead}"],
     ]
     assert lines[-1] == f"  next   fleetmem reclaim -i {lab.inventory} -H 'gh200-[01-02]' --dry-run"
     said = " ".join(desk.run("logs", "-H", "gh200-01").out.split())
-    assert f"VLLM::Worker_TP0 {worker} holds a GPU, but its output goes nowhere" in said
+    assert f"VLLM::Worker_TP0 {worker} holds a GPU, but its log cannot be found" in said

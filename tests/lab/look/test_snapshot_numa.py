@@ -172,7 +172,7 @@ def test_what_is_in_hbm_is_said_and_how_to_get_it_out(
     found = {row["rule"]: row for row in answer.envelope["findings"]}
     one = found["hbm-page-cache/file-pages-on-gpu"]
     assert one["subject"] == "NUMA node 1"
-    assert f"by processes {shards['pid']}" in one["evidence"]["say"]
+    assert f"mapped by {shards['pid']}" in one["evidence"]["say"]
     where = f"-i {lab.inventory} -H {name}"
     assert one["next"] == [f"fleetmem reclaim {where} --cache {FOLDER} --dry-run"]
     plan = desk.run("reclaim", "-H", name, "--cache", "--dry-run", "-o", "json").answer

@@ -164,7 +164,7 @@ def test_without_a_model_nothing_is_asked(answer: bytes, problem: str) -> None:
         (b"HTTP/1.1 2000\r\n\r\n", "what answers does not speak HTTP"),
         (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, "what answers does not speak HTTP"),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort",
-         "it hung up in the middle of its answer"),
+         "it closed the connection in the middle of its answer"),
         (b"", "it hung up"),
     ],
 )  # fmt: skip

@@ -77,7 +77,7 @@ def test_a_hanging_journal_gives_what_it_gave(root: Path) -> None:
             unit="u", span_seconds=3.0, emit=lambda data: rows.extend(data["rows"])
         )
     assert trouble.value.outcome == PARTIAL
-    assert "no end in time" in str(trouble.value)
+    assert "did not end in time" in str(trouble.value)
     assert [row[7] for row in rows] == ["last words"]
 
 

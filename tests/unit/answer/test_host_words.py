@@ -53,7 +53,7 @@ def test_numbers_without_end_are_no_json(text: str) -> None:
 def test_absurd_readings_are_that_hosts_error(error: Exception) -> None:
     with pytest.raises(errors.ProbeFailed) as caught, gather.judging("gh200-01"):
         raise error
-    assert caught.value.message.startswith("gh200-01: its readings make no sense together")
+    assert caught.value.message.startswith("gh200-01: its readings contradict each other")
     assert len(caught.value.message) < 400
     assert caught.value.__cause__ is error
 

@@ -319,7 +319,7 @@ def test_an_option_that_takes_one_value_refuses_two(
     """The last one does not win in silence."""
     status, _, err = run(capsys, "reclaim", "-H", "a", "--dry-run", *values)
     assert status == 2
-    assert f"fleetmem: {option} was given more than once, and takes one value" in err
+    assert f"fleetmem: {option} was given more than once, but takes one value" in err
 
 
 @pytest.mark.parametrize(
@@ -336,7 +336,7 @@ def test_an_empty_value_is_refused(capsys: Capture, fake: type[FakeFleet], optio
 @pytest.mark.parametrize("pid", ["x", "0", ":5", "h:", "h:x", "5,", "h 5"])
 def test_what_is_not_a_pid_is_refused(capsys: Capture, fake: type[FakeFleet], pid: str) -> None:
     status, _, err = run(capsys, "reclaim", "-H", "a", "--pid", pid, "--dry-run")
-    assert (status, "is not a PID; write 4711 or HOST:4711" in err) == (2, True)
+    assert (status, "is not a PID; use 4711 or HOST:4711" in err) == (2, True)
 
 
 def test_without_a_terminal_nothing_is_applied(capsys: Capture, fake: type[FakeFleet]) -> None:
@@ -409,8 +409,8 @@ def test_a_bad_to_is_found_before_anything_is_done(
         (["recliam"], "reclaim"),
         (["reclaim", "-H", "a", "--gpu", "3-1"], "runs backwards"),
         (["reclaim", "-H", "a", "--pid", "0"], "is not a PID"),
-        (["reclaim", "-H", "a", "--timeout", "5y"], "no span"),
-        (["reclaim", "-H", "a", "--timeout", "0s"], "no span"),
+        (["reclaim", "-H", "a", "--timeout", "5y"], "is not a duration"),
+        (["reclaim", "-H", "a", "--timeout", "0s"], "is not a duration"),
         (["reclaim", "-H", "a", "--max-fail", "120%"], "percentage"),
         (["reclaim", "-H", "a", "--fanout", "0"], "--fanout"),
         (["reclaim", "-H", "a", "--up-to", "nuke"], "--up-to"),

@@ -25,15 +25,18 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (["snapshot"], "--hosts"),
         (["snapshot", "-H", "localhost", "/models"], "write --files before paths"),
-        (["snapshot", "-H", "localhost", "--phase", "a b"], "is no phase"),
-        (["snapshot", "-H", "localhost", "--no-files", "--files", "/x"], "exclude each other"),
+        (["snapshot", "-H", "localhost", "--phase", "a b"], "is not a phase name"),
+        (["snapshot", "-H", "localhost", "--no-files", "--files", "/x"], "cannot be combined"),
         (["snapshot", "-H", "localhost", "--numa-maps", "201"], "201 is not in the range"),
-        (["snapshot", "-H", "localhost", "--follow-start", "v*"], "names no unit"),
-        (["snapshot", "-H", "x", "--follow-start", "v", "--phase", "a"], "leave --phase out"),
-        (["snapshot", "-H", "localhost", "--follow-timeout", "9s"], "belongs to --follow-start"),
+        (["snapshot", "-H", "localhost", "--follow-start", "v*"], "is not a unit name"),
+        (["snapshot", "-H", "x", "--follow-start", "v", "--phase", "a"], "remove --phase"),
+        (["snapshot", "-H", "localhost", "--follow-timeout", "9s"], "needs --follow-start"),
         (["reclaim", "-H", "localhost", "/models"], "write --cache before paths"),
-        (["reclaim", "-H", "localhost", "--cache", "models"], "a path on the hosts is expected"),
-        (["reclaim", "-H", "localhost", "--cache", "/m", "--gpu", "0"], "takes no --gpu"),
+        (["reclaim", "-H", "localhost", "--cache", "models"], "use an absolute path on the hosts"),
+        (
+            ["reclaim", "-H", "localhost", "--cache", "/m", "--gpu", "0"],
+            "cannot be combined with --gpu",
+        ),
         *(
             ([*command, path], said)
             for command in (
@@ -42,12 +45,12 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
                 ["snapshot", "-H", "localhost", "--files"],
             )
             for path, said in (
-                ("", "a path on the hosts is expected"),
-                ("~/m", "a path on the hosts is expected"),
-                ("m\udcff", "a path on the hosts is expected"),
-                ("hex:", "a path on the hosts is expected"),
-                ("hex:6d", "a path on the hosts is expected"),
-                ("hex:2f0", "hex: is followed by a path's bytes"),
+                ("", "use an absolute path on the hosts"),
+                ("~/m", "use an absolute path on the hosts"),
+                ("m\udcff", "use an absolute path on the hosts"),
+                ("hex:", "use an absolute path on the hosts"),
+                ("hex:6d", "use an absolute path on the hosts"),
+                ("hex:2f0", "hex: needs the path's bytes"),
             )
         ),
         (["reclaim", "-H", "localhost", "--cache-mode", "drop"], "goes with --cache"),
@@ -56,23 +59,23 @@ def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         *(
             (["reclaim", "-H", "localhost", "--cache", "--post-check", url], said)
             for url, said in (
-                ("http://10.0.0.1:8000/health", "each host asks itself only"),
-                ("http://gh200-01:8000/health", "each host asks itself only"),
-                ("http://:8000/health", "each host asks itself only"),
+                ("http://10.0.0.1:8000/health", "a host queries only itself"),
+                ("http://gh200-01:8000/health", "a host queries only itself"),
+                ("http://:8000/health", "a host queries only itself"),
                 ("https://127.0.0.1/health", "an http URL without a user"),
                 ("http://a@127.0.0.1/health", "an http URL without a user"),
-                ("http://127.0.0.1:99999/", "is no URL"),
-                ("http://[::1/", "is no URL"),
+                ("http://127.0.0.1:99999/", "is not a URL"),
+                ("http://[::1/", "is not a URL"),
                 ("http://127.0.0.1/\r\nX: y", "an http URL without a user"),
                 ("http://127.0.0.1/a b", "an http URL without a user"),
-                ("http://[::ffff:127.0.0.1]/", "each host asks itself only"),
+                ("http://[::ffff:127.0.0.1]/", "a host queries only itself"),
             )
         ),
-        (["run", "startup", "-H", "localhost"], "reads engines' logs"),
+        (["run", "startup", "-H", "localhost"], "reads logs, not readings"),
         (["run", "no-such", "-H", "localhost"], "there is no playbook 'no-such'"),
         (["run", "zz9", "-H", "localhost"], "playbooks list; hosts are named with -H"),
         (["playbooks", "show", "memroy"], "there is no playbook 'memroy'"),
-        (["diff", "aaaa", "bbbb"], "neither a recorded run nor a phase"),
+        (["diff", "aaaa", "bbbb"], "is not a recorded run or phase"),
     ],
 )
 def test_usage_is_one_clear_line(

@@ -31,8 +31,8 @@ def mistakes(text: str) -> list[str]:
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("hosts:\n\th1: {}\n", "i.yaml:2:1: a tab at the beginning of the line"),
-        ("hosts:\n  h1:\n  \tport: 22\n", "i.yaml:3:3: a tab at the beginning of the line"),
+        ("hosts:\n\th1: {}\n", "i.yaml:2:1: a tab at the start of the line"),
+        ("hosts:\n  h1:\n  \tport: 22\n", "i.yaml:3:3: a tab at the start of the line"),
         ("hosts:\n  h1: {}\n h2: {}\n", "are indented"),
         ("hosts: {h1: {}}\n  h2: {}\n", "are indented"),
     ],
@@ -148,7 +148,7 @@ hots: {}
         "i.yaml:7:13: hosts.a.port: a whole number is expected – write 755",
         "i.yaml:7:28: hosts.a.address: the port stands in a key of its own: port",
         "i.yaml:7:54: hosts.a.transport: should be 'ssh', 'local' or 'command'",
-        'i.yaml:8:3: hosts: the key "a" stands here and in line 7 – keep one of them',
+        'i.yaml:8:3: hosts: the key "a" is already set in line 7 – keep one of them',
         "i.yaml:9:3: hosts['b*']: \"b*\": patterns belong into -H, an inventory lists names",
         "i.yaml:10:13: hosts.c.jump: at most 2 hops are possible",
         "i.yaml:10:41: hosts.c.connect_timeout: seconds are expected, such as 10 or 10s",
@@ -181,7 +181,7 @@ hots: {}
         ("hosts: {a: {labels: [x]}}", "i.yaml:1:21: hosts.a.labels: keys and values"),
         ("hosts: {a: {identity: []}}", "i.yaml:1:23: hosts.a.identity: text or a list"),
         ("hosts: {a: {port: '22'}}", "i.yaml:1:19: hosts.a.port: a whole number is expected – "),
-        ("hosts: {a: {jump: 'u@h:x'}}", 'i.yaml:1:19: hosts.a.jump: "u@h:x": "x" is no port'),
+        ("hosts: {a: {jump: 'u@h:x'}}", 'i.yaml:1:19: hosts.a.jump: "u@h:x": "x" is not a port'),
     ],
 )
 def test_one_mistake_is_one_clear_line(text: str, line: str) -> None:

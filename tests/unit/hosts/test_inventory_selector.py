@@ -90,15 +90,15 @@ def test_terms(expression: str, exclude: str, names: str) -> None:
         ("x[1-100000000]", "", "range_too_large", "100000000"),
         ("root@x[1-100000000]", "", "range_too_large", "100000000"),
         ("a,,b", "", "usage_error", "empty"),
-        ("!", "", "usage_error", "names no host"),
-        ("!!gate", "", "usage_error", "names no host"),
+        ("!", "", "usage_error", "matches no host"),
+        ("!!gate", "", "usage_error", "matches no host"),
         ("a b", "", "usage_error", "cannot stand"),
-        ("a@b@c", "", "usage_error", "no user name"),
-        ("h:99999", "", "usage_error", "no port"),
-        ("h:x", "", "usage_error", "no port"),
-        ("u@", "", "usage_error", "names no host"),
-        ("-oProxyCommand=x", "", "usage_error", "names no host"),
-        ("u@-x", "", "usage_error", "names no host"),
+        ("a@b@c", "", "usage_error", "not a user name"),
+        ("h:99999", "", "usage_error", "not a port"),
+        ("h:x", "", "usage_error", "not a port"),
+        ("u@", "", "usage_error", "matches no host"),
+        ("-oProxyCommand=x", "", "usage_error", "matches no host"),
+        ("u@-x", "", "usage_error", "matches no host"),
         ("@run:", "", "usage_error", "@run"),
         ("@file:", "", "usage_error", "@file"),
         ("@file:/no/such", "", "inventory_invalid", "/no/such: no such file"),
@@ -302,7 +302,7 @@ def test_every_mistake_of_a_host_file_at_once(tmp_path: Path) -> None:
     with pytest.raises(FleetError, match=f"{path}:2:1: not UTF-8"):
         named(f"@file:{path}")
     path.write_text("# nobody\n")
-    with pytest.raises(FleetError, match="names no host"):
+    with pytest.raises(FleetError, match="matches no host"):
         named(f"@file:{path}")
 
 

@@ -99,18 +99,18 @@ def test_fail_on_counts_findings(tmp_path: Path, capsys: pytest.CaptureFixture[s
     [
         (["audit", "startup", "--log", "x", "-H", "h"], "give one of them"),
         (["audit", "startup", "--log", "x", "--unit", "u"], "--unit, --file and --container"),
-        (["audit", "startup", "--log", "-", "--log", "-"], "stdin: once"),
-        (["audit", "startup", "--log", "x", "--engine", "nope"], "is not known"),
-        (["audit", "memory", "--log", "x"], "only the playbook startup"),
+        (["audit", "startup", "--log", "-", "--log", "-"], "given only once"),
+        (["audit", "startup", "--log", "x", "--engine", "nope"], "unknown --engine"),
+        (["audit", "memory", "--log", "x"], "only the startup playbook"),
         (["audit", "startup", "memory", "--log", "x"], "needs hosts"),
         (["audit"], "Missing argument"),
-        (["audit", "startup", "--invocation", "newest", "-H", "h"], "neither 0, 1"),
+        (["audit", "startup", "--invocation", "newest", "-H", "h"], "is not a start"),
         (["logs", "-H", "h", "-g", "("], "is not a valid regex"),
         (["logs", "-H", "h", "-n", "0"], "not in the range"),
-        (["logs", "-H", "h", "--file", "f", "--boot", "0"], "--boot is about units"),
-        (["logs", "-H", "h", "--container", "c", "--boot", "0"], "--boot is about units"),
-        (["logs", "-H", "h", "--file", "f", "--invocation", "1"], "--invocation is about units"),
-        (["audit", "startup", "--log", "x", "--invocation", "1"], "--invocation asks a journal"),
+        (["logs", "-H", "h", "--file", "f", "--boot", "0"], "--boot needs --unit"),
+        (["logs", "-H", "h", "--container", "c", "--boot", "0"], "--boot needs --unit"),
+        (["logs", "-H", "h", "--file", "f", "--invocation", "1"], "--invocation needs --unit"),
+        (["audit", "startup", "--log", "x", "--invocation", "1"], "--invocation needs a journal"),
     ],
 )
 def test_mistakes_are_one_line(
@@ -172,4 +172,4 @@ def test_a_log_without_a_start_says_what_to_try() -> None:
     whole["hosts"][0]["startup"] = []
     text = [plain(line) for line in audit_lines(whole)]
     assert text[0] == "file:a.log  no start-up of a known engine was found"
-    assert text[1].startswith("  --engine names the engine")
+    assert text[1].startswith("  name the engine with --engine")

@@ -35,7 +35,9 @@ def test_a_holder_older_than_the_start_is_named() -> None:
     say = found["evidence"]["say"]
     assert "python3 train.py 41 (train.service) has 11.0 GiB of GPU 3, since before" in say
     assert found["next"] == ["fleetmem reclaim -H gpu-1 --gpu 3 --dry-run"]
-    assert str(found["advice"]).endswith("--gpu ends holders, working or not: read its plan first.")
+    assert str(found["advice"]).endswith(
+        "--gpu stops holders even if they are working: read its plan first."
+    )
 
 
 def test_the_start_itself_and_small_holders_are_not() -> None:

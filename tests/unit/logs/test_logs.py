@@ -186,8 +186,8 @@ def test_a_long_trouble_goes_on_below_its_beginning() -> None:
 @pytest.mark.parametrize(
     ("cut", "said"),
     [
-        ("lines", "! h1  u: older lines were left out: -n sets how many are shown"),
-        ("time", "! h1  u: older lines were left out: --timeout sets how long is read"),
+        ("lines", "! h1  u: older lines were omitted: -n sets how many are shown"),
+        ("time", "! h1  u: older lines were omitted: time limit reached; see --timeout"),
     ],
 )
 def test_lines_that_were_left_out_name_the_option(cut: str, said: str) -> None:

@@ -232,9 +232,9 @@ def test_hosts_of_one_run_only_keep_a_row(history: History) -> None:
 @pytest.mark.parametrize(
     ("first", "second", "said"),
     [
-        ("aaaa", "zzzz", "neither a recorded run nor a phase"),
+        ("aaaa", "zzzz", "is not a recorded run or phase"),
         ("aaaa", "aaaa", "the same run"),
-        ("aaaa", "cccc", "no host in common"),
+        ("aaaa", "cccc", "no snapshot of a common host"),
     ],
 )
 def test_one_line_for_what_cannot_be_compared(

@@ -295,7 +295,7 @@ def test_a_phase_that_the_next_line_overtook_is_missed(monkeypatch: pytest.Monke
     section, taken = follow(Script(("a", None), ("a", f"{LOADED}|{READY}")), monkeypatch)
     assert taken == ["a before-load", "a after-init"]
     assert [one["phase"] for one in section["missed"]] == ["after-load"]
-    assert "was not the newest mark any more" in section["missed"][0]["why"]
+    assert "was no longer the newest milestone" in section["missed"][0]["why"]
 
 
 def test_what_began_before_memory_was_read_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -375,7 +375,7 @@ def test_a_loop_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     ("looks", "said"),
     [
         ([("", None)], "v was not started within 1 s; taken: nothing"),
-        ([("a", READY)], "v was ready before and was not started again within 1 s; taken: nothing"),
+        ([("a", READY)], "v was already ready and was not restarted within 1 s; taken: nothing"),
         ([("a", None)], "v was not ready within 1 s; taken: before-load"),
     ],
 )

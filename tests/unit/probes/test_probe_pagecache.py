@@ -222,7 +222,7 @@ def test_what_the_kernel_makes_up_is_neither_opened_nor_a_file(
     monkeypatch.setattr(os, "open", opened)
     for place, name in ((b"/proc", "proc"), (b"/proc/version", "proc"), (b"/sys", "sysfs")):
         said = [measure for rows in cache_scan.named(place) for measure in rows or ()]  # type: ignore[attr-defined]
-        problem = f"{name}: what the kernel makes up has no page cache"
+        problem = f"{name}: virtual kernel files have no page cache"
         assert [(one[0], one[4], one[7]) for one in said] == [(place, None, problem)]
 
 

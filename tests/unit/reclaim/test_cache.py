@@ -258,8 +258,8 @@ def after_check(host: str, answer: dict[str, Any]) -> Any:
         (asked(status=500), 5, "GET http://127.0.0.1:8000/health: 500 in 0.31 s; its 1 process"
          " read 3.0 GiB from disk, all disks 4.0 GiB"),
         (asked(status=None, problem="no answer in time", read_bytes=None, disks_read_bytes=None), 5,
-         "GET http://127.0.0.1:8000/health: no answer in time; what its processes read is not"
-         " known, disks not known"),
+         "GET http://127.0.0.1:8000/health: no answer in time; bytes read by its processes are"
+         " unknown, disks unknown"),
         (REFUSED, 5, "http://127.0.0.1:8000/health: the connection ended"),
     ],
 )  # fmt: skip
@@ -291,7 +291,7 @@ def test_the_screen_of_one_host() -> None:
     assert any(line.startswith("/models/a/*.bin") and "NUMA 0-1" in line for line in lines)
     assert "    mapped by python3 41" in lines
     assert max(map(cells, lines)) <= WIDTH
-    assert describe_cache([entry("h1", plan())]) == ("0.6 GiB of file pages (2 files)", 1)
+    assert describe_cache([entry("h1", plan())]) == ("0.6 GiB of file cache (2 files)", 1)
 
 
 def test_many_files_are_counted_in_thousands() -> None:
@@ -316,9 +316,9 @@ def test_the_screen_of_many_hosts_folds_them() -> None:
 @pytest.mark.parametrize(
     ("options", "stored", "said"),
     [
-        (ReclaimOptions(cache=("/x",), gpu="0"), False, "takes no --gpu"),
-        (ReclaimOptions(cache=(), pids=(1,)), False, "takes no --gpu"),
-        (ReclaimOptions(cache=("/x",)), True, "are not kept"),
+        (ReclaimOptions(cache=("/x",), gpu="0"), False, "cannot be combined with --gpu"),
+        (ReclaimOptions(cache=(), pids=(1,)), False, "cannot be combined with --gpu"),
+        (ReclaimOptions(cache=("/x",)), True, "are not stored"),
     ],
 )
 def test_one_line_for_what_does_not_go_together(

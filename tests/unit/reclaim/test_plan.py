@@ -376,7 +376,7 @@ def test_managed_memory_is_told_with_the_plan() -> None:
         "plus at most 8.0 GiB of managed memory, which NVML does not list"
     )
     assert text_of([entry]) == (
-        "1 process would be stopped, 0.6 GiB; at most 8.0 GiB more of managed memory"
+        "1 process would be stopped, 0.6 GiB; plus at most 8.0 GiB of managed memory"
     )
 
 
@@ -476,7 +476,7 @@ def test_term_goes_to_the_topmost_target() -> None:
         (timedelta(minutes=15), None),
         (timedelta(minutes=15, seconds=1), "expired at 12:15:00 UTC"),
         (timedelta(seconds=-59), None),
-        (timedelta(seconds=-61), "2026-05-04 12:00:00 UTC, which is still to come"),
+        (timedelta(seconds=-61), "2026-05-04 12:00:00 UTC, which is in the future"),
     ],
 )
 def test_a_plan_is_good_for_a_quarter_of_an_hour_by_this_clock(

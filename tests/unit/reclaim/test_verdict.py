@@ -45,7 +45,7 @@ GONE = owner("unit", "a.service", "gone")
 TARGET = identity(50, owner=GONE)
 BEFORE = holding(TARGET)
 EMPTY = survey()
-END = "; --gpu would end it, working or not"
+END = "; --gpu would stop it even if it is working"
 
 
 def plan(found: Survey, **options: Any) -> Plan:
@@ -324,7 +324,7 @@ def test_held_by_somebody_who_is_spared() -> None:
     row = alone(holding(identity(50)))
     assert row.verdict == "nothing_to_do"
     assert row.why.startswith("held by python3 50: launcher dead")
-    assert row.why.endswith("; --gpu would end it, working or not")
+    assert row.why.endswith("; --gpu would stop it even if it is working")
     assert row.next == ("fleetmem reclaim -H h1 --gpu 0 --dry-run",)
 
 
@@ -341,7 +341,7 @@ def test_a_command_that_would_end_a_working_process_says_so() -> None:
         holders=(holder(50), holder(60)),
         lists={0: [listed(50, GIB), listed(60, GIB)]},
     )
-    assert (alone(two).why or "").endswith("; --gpu would end them, working or not")
+    assert (alone(two).why or "").endswith("; --gpu would stop them even if they are working")
 
 
 def test_idle() -> None:

@@ -175,7 +175,7 @@ def test_hosts_of_a_run_by_how_they_ended(history: History) -> None:
     assert history.hosts_by(run, "ok") == ["a", "b"]
     assert history.hosts_by(run, "") == history.hosts_by(run, "all") == ["a", "b", "c"]
     assert history.hosts_by(run, "failed") == []
-    with pytest.raises(UsageError, match="no outcome"):
+    with pytest.raises(UsageError, match="not an outcome"):
         history.hosts_by(run, "bad")
 
 

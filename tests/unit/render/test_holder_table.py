@@ -106,7 +106,19 @@ def test_memory_of_a_dead_process_has_a_row() -> None:
     """On a GPU with memory of its own, and where it is a NUMA node."""
     entry = host(without(two_gpus({1: {8: 1500}}), 8))
     (line,) = lines_of(entry)[1:]
-    assert line.split() == ["–", "no", "process", "here", "has", "pid", "8", "1", "1.5", "–", "–"]
+    assert line.split() == [
+        "–",
+        "no",
+        "visible",
+        "process",
+        "has",
+        "PID",
+        "8",
+        "1",
+        "1.5",
+        "–",
+        "–",
+    ]
     assert orphaned([entry]) == ["h1"]
     nodes = [
         node(0, "cpu", "0-71", total=4096, free=2000),
@@ -161,7 +173,7 @@ def test_ranks_and_hosts_are_folded() -> None:
     lines = [plain(line) for line in folded_holder_lines(entries)]
     assert [line.split(maxsplit=3) for line in lines[1:]] == [
         ["h[1-2]", "0-1", "2.0", "VLLM::TP[0-1] · launcher dead"],
-        ["h3", "1", "1.5", "no process here has pid 8"],
+        ["h3", "1", "1.5", "no visible process has PID 8"],
     ]
 
 

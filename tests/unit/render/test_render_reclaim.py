@@ -41,7 +41,7 @@ KILL            8      8/9        1/8      629.8  0.31 s
 heirs           1      9/9        0/8       90.0  0.21 s
 
 ✓ reclaimed   gpu-srv-1: 719.4 GiB on 8 of 8 GPUs in 10.5 s; every GPU at baseline (0 MiB, assumed)
-              9 stopped, 2 spared, 0 unknown · operation 7f3c, in this trail and the host's
+              9 stopped, 2 spared, 0 unknown · operation 7f3c, recorded here and on the host
   next   systemctl start sglang-kimi
          fleetmem reclaim -H gpu-srv-1 --gpu 3 --dry-run
 """
@@ -103,9 +103,9 @@ def test_reasons_for_nothing_to_do_name_their_hosts() -> None:
         return entry
 
     def short(why: str) -> str | None:
-        return why.removesuffix(end) + ", --gpu ends it" if why.endswith(end) else None
+        return why.removesuffix(end) + ", --gpu stops it" if why.endswith(end) else None
 
-    end = "; --gpu would end it, working or not"
+    end = "; --gpu would stop it even if it is working"
 
     kept = "held by python3 {}: its launcher {} is alive"
     entries = [
@@ -128,13 +128,13 @@ def test_reasons_for_nothing_to_do_name_their_hosts() -> None:
         *(because(f"gh200-{number:02d}", "at its baseline") for number in range(3, 9)),
     ]
     assert text_of(more) == (
-        "gh200-01: 1.0 GiB held by python3 54: its launcher 53 is alive, --gpu ends it; "
+        "gh200-01: 1.0 GiB held by python3 54: its launcher 53 is alive, --gpu stops it; "
         "gh200-01: 1.0 GiB held by a 7: its unit a is live; "
-        "gh200-02: 1.0 GiB held by b 8: launcher dead, --gpu ends it; "
-        "gh200-02: 1.0 GiB held by c 9 and d 10, --gpu ends it; "
-        "gh200-[03-08]: at its baseline; --gpu ends processes at work, too"
+        "gh200-02: 1.0 GiB held by b 8: launcher dead, --gpu stops it; "
+        "gh200-02: 1.0 GiB held by c 9 and d 10, --gpu stops it; "
+        "gh200-[03-08]: at its baseline; --gpu also stops working processes"
     )
-    assert text_of(more[:1]).count("; --gpu would end it, working or not") == 1
+    assert text_of(more[:1]).count("; --gpu would stop it even if it is working") == 1
     screen = " ".join(" ".join(plain(line) for line in verdict_lines(envelope(*more))).split())
     assert "gh200-[03-08]: at its baseline" in screen
     assert text_of(entries[1:3]).endswith("alive")

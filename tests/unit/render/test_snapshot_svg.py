@@ -183,7 +183,7 @@ def test_a_run_without_a_table_cannot_be_drawn(
     assert main(["runs", "show", whole["run"]["id"], "-o", "svg"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert "has no table of memory to draw" in err
+    assert "has no memory table to draw" in err
 
 
 def test_only_what_can_be_drawn_takes_svg(capsys: pytest.CaptureFixture[str]) -> None:

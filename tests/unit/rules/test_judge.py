@@ -218,7 +218,8 @@ def test_the_gh200_case(shipped: list[playbook.Playbook]) -> None:
     found = judge(shipped, [case(readings(nodes_of(62 * 1024), files), "gh200-01")])
     one = next(row for row in found if row["rule"] == "hbm-page-cache/file-pages-on-gpu")
     assert one["evidence"]["say"] == (
-        "62.0 GiB of file pages on NUMA node 1: 61.0 GiB mapped by nobody, 100 MiB by processes 41"
+        "62.0 GiB of file pages on NUMA node 1: 61.0 GiB not mapped by any process, "
+        "100 MiB mapped by 41"
     )
     assert one["next"] == ["fleetmem reclaim -H gh200-01 --cache '/models/ds v4' --dry-run"]
     assert one["evidence"]["file_bytes"] == 62 * 1024 * MIB
@@ -228,7 +229,7 @@ def test_file_pages_that_nobody_maps(shipped: list[playbook.Playbook]) -> None:
     files = [cached("/models/a/1.safetensors", {"1": 2048})]
     found = judge(shipped, [case(readings(nodes_of(2048), files))])
     one = next(row for row in found if row["rule"] == "hbm-page-cache/file-pages-on-gpu")
-    assert one["evidence"]["say"].endswith("2.0 GiB mapped by nobody, 0 bytes by processes –")
+    assert one["evidence"]["say"].endswith("2.0 GiB not mapped by any process, 0 bytes mapped by –")
 
 
 def test_integrated_memory_gets_no_gh200_advice(shipped: list[playbook.Playbook]) -> None:
@@ -358,7 +359,9 @@ def test_memory_of_processes_that_have_ended(shipped: list[playbook.Playbook]) -
         row["state"] = "dead"
     (one,) = judge(shipped, [case(found)])
     assert (one["rule"], one["severity"]) == ("memory/held-by-no-process", "warn")
-    assert one["evidence"]["say"] == "1.3 GiB of GPU memory belong to pids that no process here has"
+    assert (
+        one["evidence"]["say"] == "1.3 GiB of GPU memory are charged to PIDs that no longer exist"
+    )
     assert one["next"] == ["fleetmem reclaim -H h1 --dry-run"]
     rows[0]["state"] = "implausible"
     assert judge(shipped, [case(found)]) == []

@@ -108,13 +108,13 @@ class SshChannel(asyncssh.SSHClientSession[bytes]):
                 raise BrokenPipeError
             self._chan.write(data)
         except OSError:
-            raise self._loss("takes no more input") from None
+            raise self._loss("no longer accepts input") from None
 
     async def drain(self) -> None:
         """See :class:`~fleetmem.controller.contact.transport.Channel`."""
         await self._writable.wait()
         if self._lost:
-            raise self._loss("takes no more input")
+            raise self._loss("no longer accepts input")
 
     def write_eof(self) -> None:
         """See :class:`~fleetmem.controller.contact.transport.Channel`."""
@@ -198,7 +198,7 @@ class SshConnection:
             if self.raw.is_closed():
                 raise SessionLost(f"{self.peer}: the connection was lost") from None
             raise CommandFailed(
-                f"{self.peer}: sshd starts no session: {error.reason}", "check sshd's MaxSessions"
+                f"{self.peer}: sshd refused a session: {error.reason}", "check sshd's MaxSessions"
             ) from None
         except (asyncssh.Error, OSError) as error:
             raise SessionLost(f"{self.peer}: the connection was lost: {error}") from None

@@ -35,7 +35,7 @@ async def dial(who: str, host: str, port: int, timeout_seconds: float) -> socket
         reason = (error.strerror or str(error)).lower()
         raise DnsFailed(f'{who}: the name "{host}" has no address: {reason}') from None
     except UnicodeError:
-        raise DnsFailed(f'{who}: "{host[:80]}" is no host name') from None
+        raise DnsFailed(f'{who}: "{host[:80]}" is not a host name') from None
     last: Unreachable | None = None
     for left, (family, kind, protocol, _, address) in zip(
         range(len(infos), 0, -1), infos, strict=True
@@ -65,7 +65,7 @@ async def dial(who: str, host: str, port: int, timeout_seconds: float) -> socket
 def reason_of(who: str, where: str, error: OSError) -> Unreachable:
     """The error of the tree for what the system said about *where*."""
     if isinstance(error, ConnectionRefusedError):
-        return ConnectRefused(f"{who}: {where} refuses the connection")
+        return ConnectRefused(f"{who}: {where} refused the connection")
     if isinstance(error, TimeoutError) or error.errno == errno.ETIMEDOUT:
         return ConnectTimeout(f"{who}: {where} does not answer")
     reason = (error.strerror or str(error) or type(error).__name__).lower()

@@ -220,9 +220,9 @@ class Handshake:
         who, where = self._host.name, self._where()
         if client.greeted:
             span = self._settings.login_timeout_seconds
-            return ConnectTimeout(f"{who}: the login at {where} takes longer than {span:g} s")
+            return ConnectTimeout(f"{who}: the login at {where} took longer than {span:g} s")
         span = self._host.connect_timeout_seconds
-        return ConnectTimeout(f"{who}: no SSH server speaks at {where} within {span:g} s")
+        return ConnectTimeout(f"{who}: no SSH server answered at {where} within {span:g} s")
 
     def _where(self) -> str:
         return ssh_trust.spelling(self._route.host, self._route.port)
@@ -244,7 +244,7 @@ class Handshake:
         if isinstance(error, asyncssh.ChannelOpenError):
             return self._not_forwarded(error)
         if isinstance(error, asyncssh.ConnectionLost | ConnectionError):
-            return Dropped(f"{who}: {where} closes the connection during the handshake")
+            return Dropped(f"{who}: {where} closed the connection during the handshake")
         if isinstance(error, asyncssh.DisconnectError):
             if (
                 "uthentication" in error.reason
@@ -276,12 +276,12 @@ class Handshake:
         login, user = self._login, self._route.user or _local_user()
         if not login.keys and not login.agent_path:
             return AuthFailed(
-                f"{self._host.name}: there is no key to log in with as {user}",
+                f"{self._host.name}: no key to log in with as {user}",
                 "name one with identity: in the inventory, or use ssh-agent",
             )
         complaint = login.complaint(user) or _line(reason)
         return AuthFailed(
-            f"{self._host.name}: {self._where()} refuses every key for the user {user}"
+            f"{self._host.name}: {self._where()} refused every key for the user {user}"
             + (f" ({complaint})" if complaint else "")
         )
 

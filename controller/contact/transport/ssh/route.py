@@ -133,6 +133,6 @@ def _way_of(
         way.append(hop)
     if len(way) > MAX_HOPS:
         raise InventoryInvalid(
-            f"{host.name}: ProxyJump leads over {len(way)} hops, at most {MAX_HOPS} are possible"
+            f"{host.name}: ProxyJump has {len(way)} hops, at most {MAX_HOPS} are possible"
         )
     return tuple(way)

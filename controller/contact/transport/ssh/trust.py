@@ -159,7 +159,8 @@ def refusal(
         was = ", ".join(fingerprint(one) for one in trust.keys)
         removals = " && ".join(f"ssh-keygen -R '{one}' -f '{path}'" for one in trust.patterns)
         return HostkeyChanged(
-            f"{who}: the host key of {at} has changed: it shows {shown}, known is {was}",
+            f"{who}: the host key of {at} has changed: it now presents {shown}, "
+            f"known_hosts has {was}",
             f"if the host was reinstalled: {removals} && {accept}",
         )
     return HostkeyUnknown(
