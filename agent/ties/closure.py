@@ -197,9 +197,8 @@ class Closure:
         if len(group) < 2:
             return
         at = group.index(pid)
-        for other in (group[at - 1] if at else group[1], group[0]):
-            if other != pid:
-                self.links.add("fork", pid, "here", other)
+        for other in sorted({group[at - 1] if at else group[1], group[0]} - {pid}):
+            self.links.add("fork", pid, "here", other)
         self.links.reached.extend((other, True) for other in group if other != pid)
 
     # --- adopters, control groups ----------------------------------------------------------

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import os
-
-from fleetmem.agent.kernel import sysroot
-from fleetmem.agent.ties import fifos
+from fleetmem.agent.ties import fifos, unlisted
 from fleetmem.agent.ties.tables import (
     GONE_STATES,
     LISTEN,
@@ -181,7 +178,7 @@ class Ends:
         if tcp is not None:
             self._tcp(pid, inode, tcp, standard, unreadable)
             return
-        protocol = self._protocol(pid, link)
+        protocol = unlisted.protocol(self.walk, pid, link)
         if protocol == "":
             return  # closed meanwhile
         if protocol is None:
@@ -192,27 +189,13 @@ class Ends:
             self.links.add("unix", pid, "unreadable", standard=standard, reads=True, writes=True)
         elif protocol in CONNECTED:
             # A TCP socket without connection stands in no table: here every table was read.
-            if protocol.startswith("TCP") and "tcp" not in self.tables.unread:
+            if protocol.startswith("TCP") and (
+                "tcp" not in self.tables.unread
+                or unlisted.unconnected(pid, self.walk.numbers(link, pid)[0])
+            ):
                 return
             unreadable.add("tcp")
             self.links.add("tcp", pid, "unreadable", standard=standard, reads=True, writes=True)
-
-    def _protocol(self, pid: int, link: str) -> Optional[str]:
-        """The kernel's name of a socket's protocol; ``""``: it is gone, ``None``: not told."""
-        for other, tid, number in self.walk.held.get(link, ()):
-            if other != pid:
-                continue
-            name = "/proc/%d/task/%d/fd/%d" % (pid, tid, number)
-            try:
-                if sysroot.link(name) != link:
-                    return ""
-                told = os.getxattr(sysroot.path(name), "system.sockprotoname")
-                return told.rstrip(b"\0").decode("ascii", "replace")
-            except FileNotFoundError:
-                return ""
-            except OSError:
-                return None
-        return ""
 
     def _unix(self, pid: int, inode: int, one: Unix, standard: bool, unreadable: Set[str]) -> None:
         if one.listens:

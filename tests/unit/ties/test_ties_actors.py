@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +16,9 @@ from typing import Any
 
 from fleetmem.agent.model import Trouble
 from fleetmem.agent.probes import ties
+from fleetmem.agent.ties.ends import Ends, Links
+from fleetmem.agent.ties.tables import Tables
+from fleetmem.agent.ties.walk import Walk
 from tests.unit.agent.probe_actors import Actor, actor, until
 
 
@@ -408,6 +412,29 @@ def test_a_listener_and_who_came_in_through_it() -> None:
             assert (listener["address"], listener["port"]) == ("127.0.0.1", port)
             assert listener["ephemeral"] is True
         one.words.clear()
+
+
+def test_a_socket_that_is_not_connected_is_no_tie_whatever_else_was_not_read() -> None:
+    """It stands in no table; where a namespace could not be read the kernel is asked for it."""
+    script = "import socket\nheld = socket.socket()\nsay('ready')\nrest()"
+    with actor(script) as one:
+        walk = Walk(time.monotonic() + 10)
+        walk.files([one.pid])
+        tables, found = Tables(), Links()
+        tables.unread.add("tcp")
+        assert "tcp" not in Ends(walk, tables, found, seen_all=True).of(one.pid)
+        assert not [row for row in found.rows() if row["kind"] == "tcp"]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        script = f"""
+            import socket
+            held = socket.create_connection(("127.0.0.1", {server.getsockname()[1]}))
+            say("ready")
+            rest()
+        """
+        with actor(script) as one:
+            walk = Walk(time.monotonic() + 10)
+            walk.files([one.pid])
+            assert "tcp" in Ends(walk, tables, Links(), seen_all=True).of(one.pid)
 
 
 # --- states, signals, tracers -----------------------------------------------------------------
