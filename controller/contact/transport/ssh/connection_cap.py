@@ -108,7 +108,9 @@ class Jumps:
         except BaseException as error:
             await self.release(jump)
             if isinstance(error, FleetError):
-                raise type(error)(error.message, error.hint) from None
+                told = type(error)(error.message, error.hint)  # one for each that waits
+                told.at_hop = error.at_hop
+                raise told from None
             raise
         return jump, opened.raw
 
