@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -57,6 +58,24 @@ def _moved(before: dict[str, Any], after: dict[str, Any]) -> dict[str, float]:
     return {part: (after[f"{part}_bytes"] - before[f"{part}_bytes"]) / MIB for part in PARTS}
 
 
+def _faults(node: int, backing: str, before: Any, after: Any) -> list[tuple[Any, ...]]:
+    """What is wrong with the figures of a node on which X MiB of *backing* were planted."""
+    wrong: list[tuple[Any, ...]] = []
+    moved = _moved(before, after)
+    column = "unaccounted" if backing == "zram" else backing
+    told = {k: round(v, 2) for k, v in moved.items()}
+    if abs(moved[column] - X) > 0.02 * X:
+        wrong.append((node, backing, told))
+    others = [p for p in PARTS if p not in (column, "free", "kernel", "slab")]
+    if any(abs(moved[part]) >= 8 for part in others):
+        wrong.append((node, backing, told))
+    if backing == "zram":
+        pages = after["zspages_bytes"] - before["zspages_bytes"]
+        if abs(pages / MIB - X) > 0.02 * X:
+            wrong.append((node, "zspages", pages))
+    return wrong
+
+
 def test_each_backing_on_each_node_moves_its_own_column(machine: Machine) -> None:
     machine.sh(
         "modprobe zram num_devices=2; mkdir -p /data/plant; "
@@ -84,21 +103,15 @@ def test_each_backing_on_each_node_moves_its_own_column(machine: Machine) -> Non
                 )
             else:
                 machine.plant(backing, node, X)
-            after = machine.nodes()
-            moved = _moved(before[node], after[node])
-            column = "unaccounted" if backing == "zram" else backing
-            told = {k: round(v, 2) for k, v in moved.items()}
-            if abs(moved[column] - X) > 0.02 * X:
-                wrong.append((node, backing, told))
-            if column != "unaccounted" and abs(moved["unaccounted"]) >= 8:
-                wrong.append((node, backing, told))
-            others = [p for p in PARTS if p not in (column, "free", "kernel", "slab")]
-            if any(abs(moved[part]) >= 8 for part in others):
-                wrong.append((node, backing, told))
-            if backing == "zram":
-                pages = after[node]["zspages_bytes"] - before[node]["zspages_bytes"]
-                if abs(pages / MIB - X) > 0.02 * X:
-                    wrong.append((node, "zspages", pages))
+            # Pages freed just before lie on per-CPU lists, in no column, until the kernel's next
+            # round, which is late on a busy machine: figures count once they have settled.
+            deadline = time.monotonic() + 60
+            while True:
+                after = machine.nodes()
+                faults = _faults(node, backing, before[node], after[node])
+                if not faults or time.monotonic() > deadline:
+                    break
+            wrong += faults
             before = after
     machine.sh(
         "rm -r /data/plant; for n in 0 1; do echo 1 >/sys/block/zram$n/reset; done; "
