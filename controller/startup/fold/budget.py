@@ -141,4 +141,6 @@ def _ollama(
     if total is None or len(gpus) != 1 or ranks[gpus[0]].values is not values:
         return None
     names = ("weights_bytes", "kv_cache_bytes", "compute_bytes")
-    return int(total - sum(r.values.get(name) or 0 for r in ranks.values() for name in names))
+    rest = int(total - sum(r.values.get(name) or 0 for r in ranks.values() for name in names))
+    in_ram = any(on_host(key) for key in ranks)
+    return rest if in_ram or abs(rest) <= 0.3 * GIB else None  # else a part in RAM is not shown

@@ -196,6 +196,8 @@ def _weights(inv: Invocation, error: dict[str, Any], lines: list[dict[str, Any]]
     evidence["needed_fraction"] = needed
     if needed is None:
         return Found("weights-exceed-fraction", evidence, lines, "unknown")
+    if evidence["before_bytes"] is None:
+        return Found("weights-exceed-fraction", evidence, lines, "engines_word")
     if needed > 0.95:
         return Found("weights-exceed-fraction", evidence, lines, "too_large")
     if isinstance(fraction, float) and fraction > needed + 0.005:

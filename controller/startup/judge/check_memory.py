@@ -159,10 +159,14 @@ def foreign(inv: Invocation) -> dict[str, Any] | None:
     }
     if not free:
         return None
-    rank = min(free, key=lambda key: free[key])
-    card, most = inv.ranks[rank]["total_bytes"], max(free.values())
+    rank = max(free, key=lambda key: inv.ranks[key]["total_bytes"] - free[key])
+    desktop = inv.engine_name in ("llamacpp", "ollama")  # a screen may be on that GPU
+    card = inv.ranks[rank]["total_bytes"]
+    alike = [k for k in free if abs(inv.ranks[k]["total_bytes"] - card) <= 0.01 * card]
+    most = max(free[key] for key in alike)
     apart = most - free[rank]
-    if apart <= FOREIGN and card - free[rank] <= max(FOREIGN, OWN_SHARE * card):
+    own = max(2 * FOREIGN, 0.1 * card) if desktop else max(FOREIGN, OWN_SHARE * card)
+    if apart <= (own if desktop else FOREIGN) and card - free[rank] <= own:
         return None
     held = most - free[rank] if most - free[rank] > FOREIGN else card - free[rank]
     other = next((e for e in inv.errors if e.get("other_pid") is not None), None)

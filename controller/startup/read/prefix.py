@@ -43,7 +43,8 @@ _JOURNAL_TIME = (
     r"|\[ {0,8}\d{1,12}\.\d{3,9}(?: < {0,12}[\d.]{1,20} >)?\]|\d{9,11}\.\d{3,6})"
 )
 _JOURNAL = re.compile(
-    rf"(?P<time>{_JOURNAL_TIME}) (?!(?:ERROR|DEBUG|TRACE|FATAL|CUDA|HIP|NCCL) )"
+    rf"(?P<time>{_JOURNAL_TIME}) "
+    r"(?!(?:INFO|WARN|WARNING|NOTICE|ERROR|DEBUG|TRACE|FATAL|CUDA|HIP|NCCL) )"
     r"(?P<host>[\w.\-]{1,255}) "
     r"(?P<name>[^\s\[\]:|]{1,128}(?:\:[^\s\[\]:|]{1,64})?)(?:\[(?P<pid>\d{1,10})\])?: "
 )

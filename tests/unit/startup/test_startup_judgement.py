@@ -320,3 +320,33 @@ def test_free_memory_rises_only_where_lines_follow_each_other() -> None:
         "[2026-08-27 10:01:13 TP0] Capture cuda graph begin. This can take up to several minutes. avail mem=11.00 GB\n[2026-08-27 10:01:30 TP0] Capture",
     )
     assert round(found(late)["free-rises"]["evidence"]["gap_bytes"] / GIB, 2) == 3.0
+
+
+def test_cards_of_other_sizes_are_not_compared() -> None:
+    """A smaller card has less memory free; nobody holds the difference."""
+    row = "common_memory_breakdown_print: |   - {} | {} = {} + (5000 = 4000 +    800 +    200) +      -4000 |"
+    text = "\n".join([row.format("CUDA0 (A)", 24000, 23700), row.format("CUDA1 (B)", 12000, 11800)])
+    assert "foreign-at-start" not in found(text)
+    held = text.replace("24000 = 23700", "24000 = 9000")
+    assert found(held)["foreign-at-start"]["evidence"]["rank"] == "CUDA0"
+
+
+def test_a_total_is_not_judged_without_the_part_in_ram() -> None:
+    lines = """
+level=INFO source=device.go:212 msg="model weights" device=CUDA0 size="3.0 GiB"
+level=INFO source=device.go:223 msg="kv cache" device=CUDA0 size="0.5 GiB"
+level=INFO source=device.go:244 msg="total memory" size="6.2 GiB"
+"""
+    assert "unaccounted-high" not in found(lines)
+    known = (
+        lines + 'level=INFO source=device.go:234 msg="model weights" device=CPU size="0.2 GiB"\n'
+    )
+    assert round(found(known)["unaccounted-high"]["evidence"]["unaccounted_bytes"] / GIB, 1) == 2.5
+
+
+def test_the_engines_own_fraction_stands_without_the_lines_before_it() -> None:
+    line = "ValueError: Loaded weights leave no GPU memory for the KV cache under --mem-fraction-static=0.80. Raise --mem-fraction-static above 0.851 (minimum viable = 1 - available/pre = 0.8504)."
+    one = found(line)["weights-exceed-fraction"]
+    assert "–" not in one["evidence"]["say"]
+    assert "must be above 0.851" in one["evidence"]["say"]
+    assert "Increase mem-fraction-static above 0.851" in one["advice"]
