@@ -325,7 +325,10 @@ def test_free_memory_rises_only_where_lines_follow_each_other() -> None:
 def test_cards_of_other_sizes_are_not_compared() -> None:
     """A smaller card has less memory free; nobody holds the difference."""
     row = "common_memory_breakdown_print: |   - {} | {} = {} + (5000 = 4000 +    800 +    200) +      -4000 |"
-    text = "\n".join([row.format("CUDA0 (A)", 24000, 23700), row.format("CUDA1 (B)", 12000, 11800)])
+    fit = "common_params_fit_impl: getting device memory data for initial parameters:"
+    text = "\n".join(
+        [fit, row.format("CUDA0 (A)", 24000, 23700), row.format("CUDA1 (B)", 12000, 11800)]
+    )
     assert "foreign-at-start" not in found(text)
     held = text.replace("24000 = 23700", "24000 = 9000")
     assert found(held)["foreign-at-start"]["evidence"]["rank"] == "CUDA0"
