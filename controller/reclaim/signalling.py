@@ -38,6 +38,8 @@ async def send(run: Climb, signal: str, targets: list[Target]) -> list[dict[str,
                     "and the kernel does not show whether it did; it is not sent again. If it "
                     f"still runs in a minute, end it on the host as root: kill -KILL {key[0]}"
                 )
+    if signal == "TERM":
+        run.deaf.update(_deaf_since(run, before & {t.member.key for t in targets}))
     if not fresh:
         run.last_signal = run.last_signal or time.monotonic()
         return []
@@ -87,6 +89,18 @@ async def send(run: Climb, signal: str, targets: list[Target]) -> list[dict[str,
     done = {"action": "signal_done", "signal": signal, "results": row["reading"]["results"]}
     run.answered(done, bool(sent))
     return sent
+
+
+def _deaf_since(run: Climb, before: set[tuple[int, int]]) -> dict[tuple[int, int], str]:
+    """Of those that an earlier run sent TERM, whom it cannot end: it is not sent again, so the
+    host does not say so once more."""
+    found = {}
+    for row in run.survey.ties["processes"]:
+        key = (row["pid"], row["start_time"])
+        reason = "stopped" if row["state"] == "T" else row["term"]
+        if key in before and reason in ("stopped", "ignored", "init"):
+            found[key] = reason
+    return found
 
 
 def _name(run: Climb, target: Target) -> str:

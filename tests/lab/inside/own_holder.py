@@ -1,10 +1,11 @@
 # mypy: ignore-errors
 """Runs inside a host: a holder written by somebody who does not know the lab's own.
 
-own_holder.py GPU BYTES RULE [again|later] [deaf] [fork|afar]
+own_holder.py GPU BYTES RULE [again|later] [deaf|ignores] [fork|afar]
 [managed=BYTES] opens every node as CUDA does,
 maps what CUDA maps and puts a charge on the GPU. ``again``: a supervisor starts a new one
-whenever one ends, ``later``: a second after. ``deaf``: takes TERM and goes on. ``fork``: a child
+whenever one ends, ``later``: a second after. ``deaf``: takes TERM and goes on,
+``ignores``: has it ignored. ``fork``: a child
 inherits the files, and with ``RULE`` file the charge lives as long as any of the two; ``afar``:
 a grandchild does, in a session of its own, and its parent has ended. ``managed=BYTES``: so much
 managed memory on the GPU as well, mapped over the uvm node and on no list. Pids go to
@@ -68,6 +69,8 @@ def main():
             break
         os.waitpid(child, 0)
         time.sleep("later" in words)
+    if "ignores" in sys.argv:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "deaf" in words:
         signal.signal(signal.SIGTERM, lambda number, frame: note("/tmp/own-terms"))
     kept = look_like_cuda()

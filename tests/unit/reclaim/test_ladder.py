@@ -503,6 +503,29 @@ def test_a_term_on_record_is_not_sent_again() -> None:
         assert play.sent == [("KILL", 50)]
 
 
+@pytest.mark.parametrize(
+    ("change", "waits"),
+    [
+        ({"term": "ignored"}, False),
+        ({"term": "init"}, False),
+        ({"state": "T"}, False),
+        ({"term": "handled"}, True),
+        ({"term": "blocked"}, True),  # a thread may still take it
+        ({"term": None}, True),
+    ],
+)
+def test_an_earlier_term_that_cannot_work_is_not_waited_for(
+    change: dict[str, Any], waits: bool
+) -> None:
+    found = earlier("TERM", True, single())
+    rows = [{**row, **change} for row in found.ties["processes"]]
+    found = replace(found, ties={**found.ties, "processes": rows})  # type: ignore[typeddict-item]
+    play = Play(found, {50: "KILL"})
+    assert run(play, grace_period_seconds=9.0)[1] == "reclaimed"
+    assert play.sent == [("KILL", 50)]
+    assert play.waited[0] == ((9.0, [50]) if waits else (0.0, []))
+
+
 def test_a_kill_that_was_sent_is_not_sent_again() -> None:
     play = Play(earlier("KILL", True, single()), {})
     assert run(play)[1] == "unkillable"
