@@ -22,7 +22,7 @@ from fleetmem.controller.cli.kit.flags import (
 )
 from fleetmem.controller.cli.kit.live import Live
 from fleetmem.controller.cli.kit.screen import Screen
-from fleetmem.controller.cli.kit.values import cap, host_paths, names, span
+from fleetmem.controller.cli.kit.values import host_paths, max_fail, names, span
 from fleetmem.controller.cli.kit.values import pids as pid_list
 from fleetmem.controller.cli.reclaim_cache import check_options, reclaim_cache
 from fleetmem.controller.errors import PlanInvalid, UsageError
@@ -123,7 +123,7 @@ The plan is shown first; nothing is changed before you agree (or gave --yes).
 )
 @option(
     "--max-fail",
-    type=cap,
+    type=max_fail,
     metavar="N|N%",
     place="advanced",
     help="Stop starting hosts after N (or N%) of the targets failed.",

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fleetmem.controller.hosts.host import Host
+    from fleetmem.controller.text.cap import Cap
 
 UpTo = Literal["drain", "owner", "term", "kill", "heirs"]
 UP_TO: tuple[UpTo, ...] = ("drain", "owner", "term", "kill", "heirs")
@@ -52,7 +53,7 @@ class ReclaimOptions:
     no_drain: bool = False
     grace_period_seconds: float = 10.0
     release_timeout_seconds: float | None = None
-    max_fail: str | None = None
+    max_fail: Cap | int | str | None = None
     canary: int = 0
     reason: str | None = None
     override_protected: tuple[int, ...] = ()

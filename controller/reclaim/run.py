@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 from fleetmem.controller import errors
 from fleetmem.controller.contact import gather, link
 from fleetmem.controller.reclaim.plan import refuse_expired
-from fleetmem.controller.run.fanout import FAILURES, HostEnd, failure_cap
+from fleetmem.controller.run.fanout import FAILURES, HostEnd
 from fleetmem.controller.run.life import lived
+from fleetmem.controller.text.cap import cap
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope, HostEntry
@@ -163,8 +164,9 @@ class _Reclaim:
         seats = self.seats.values()
         if self.options.dry_run or not any(self._needed(seat) for seat in seats):
             return False
-        cap = failure_cap(self.options.max_fail, len(self.seats))
-        if cap is not None and self._failed() >= cap:
+        limit = cap(self.options.max_fail)
+        most = limit.of(len(self.seats)) if limit else None
+        if most is not None and self._failed() >= most:
             return False
         if not any(seat.has_targets for seat in seats):
             return True  # nothing will be changed: there is nothing to ask

@@ -8,7 +8,6 @@ starts, running ones finish, the rest are not_attempted.
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import deque
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -22,6 +21,7 @@ from fleetmem.controller.errors import (
     UsageError,
 )
 from fleetmem.controller.run.budget import Budget
+from fleetmem.controller.text.cap import Cap, cap
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -53,26 +53,6 @@ class HostEnd:
     phase: str = ""
 
 
-def failure_cap(max_fail: int | str | None, targeted: int) -> int | None:
-    """How many failures stop new hosts: ``3``, ``"10%"`` of *targeted*, None for no cap.
-
-    At least one, so ``0`` stops at the first failure. UsageError for anything else.
-    """
-    if max_fail is None:
-        return None
-    text = str(max_fail).strip()
-    number = text.removesuffix("%").strip()
-    try:
-        value = float(number) if text.endswith("%") else int(number)
-    except ValueError:
-        value = -1
-    if not 0 <= value < math.inf or (text.endswith("%") and value > 100):
-        raise UsageError(f'--max-fail: "{text[:40]}" is not a count (3) or a share (10%)')
-    if text.endswith("%"):
-        return max(1, math.ceil(targeted * value / 100))
-    return max(1, int(value))
-
-
 async def run_hosts(
     hosts: Sequence[Host],
     work: Work,
@@ -80,7 +60,7 @@ async def run_hosts(
     fanout: int = FANOUT,
     deadline_seconds: float | None = None,
     run_deadline_seconds: float | None = None,
-    max_fail: int | str | None = None,
+    max_fail: Cap | int | str | None = None,
     max_fail_of: int | None = None,
     failed_before: int = 0,
     failed: Callable[[HostEnd], bool] | None = None,
@@ -116,13 +96,14 @@ async def run_hosts(
     width, warning = budget.fitting_fanout(min(fanout, max(1, len(hosts))))
     if warning and on_warning is not None:
         on_warning(warning)
+    limit = cap(max_fail)
     targeted = len(hosts) if max_fail_of is None else max_fail_of
     run = _Run(
         hosts,
         work,
         deadline_seconds=deadline_seconds,
         run_deadline_seconds=run_deadline_seconds,
-        cap=failure_cap(max_fail, targeted),
+        cap=limit.of(targeted) if limit else None,
         targeted=targeted,
         failures=failed_before,
         failed=failed or _failed,

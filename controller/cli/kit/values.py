@@ -9,11 +9,11 @@ from collections.abc import Iterable
 import click
 
 from fleetmem.controller.errors import UsageError
+from fleetmem.controller.text.cap import Cap, cap
 
 _SPAN = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,3})?)(ms|s|m|h)?\Z")
 _UNITS = {"ms": 0.001, "s": 1.0, None: 1.0, "m": 60.0, "h": 3600.0}
 _PID = re.compile(r"[1-9][0-9]{0,6}\Z")
-_CAP = re.compile(r"[0-9]{1,6}\Z|(?:100|[0-9]{1,2})%\Z")
 
 
 def span(value: str | float) -> float:
@@ -48,11 +48,11 @@ def names(option: str, values: Iterable[str]) -> tuple[str, ...]:
     return found
 
 
-def cap(value: str) -> str:
-    """A number of hosts (``3``) or a share of the targeted ones (``10%``), kept as text."""
-    if not _CAP.match(value):
-        raise click.BadParameter(f"{value!r} is not a number of hosts or a percentage")
-    return value
+def max_fail(value: str) -> Cap:
+    """A number of hosts (``3``) or a share of the targeted ones (``10%``)."""
+    found = cap(value)
+    assert found is not None
+    return found
 
 
 def host_paths(option: str, values: Iterable[str]) -> tuple[str, ...]:

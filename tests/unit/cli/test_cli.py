@@ -23,6 +23,7 @@ from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.record.history import open_history
 from fleetmem.controller.render.hosts import resolved_lines
 from fleetmem.controller.render.kit.line import plain
+from fleetmem.controller.text.cap import Cap
 from tests.unit.reclaim.reclaim_samples import eight_gpus, envelope, idle, unreachable
 
 
@@ -263,7 +264,7 @@ def test_options_reach_the_fleet(capsys: Capture, fake: type[FakeFleet]) -> None
         no_drain=True,
         grace_period_seconds=0.5,
         release_timeout_seconds=3600.0,
-        max_fail="10%",
+        max_fail=Cap(percent=10.0),
         canary=2,
         reason="r",
         override_protected=(9,),

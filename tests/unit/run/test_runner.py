@@ -25,7 +25,8 @@ from fleetmem.controller.errors import (
 from fleetmem.controller.hosts.host import Host
 from fleetmem.controller.run import fanout as runner
 from fleetmem.controller.run.budget import LEAST_MEMORY_BYTES, Budget
-from fleetmem.controller.run.fanout import HostEnd, failure_cap, run_hosts
+from fleetmem.controller.run.fanout import HostEnd, run_hosts
+from fleetmem.controller.text.cap import cap
 
 Phase = Callable[[str], None]
 
@@ -199,16 +200,17 @@ def test_partial_is_no_failure_for_the_cap() -> None:
 
 
 def test_the_cap_has_one_denominator() -> None:
-    assert failure_cap(None, 100) is None
-    assert failure_cap(3, 100) == 3
-    assert failure_cap("3", 2) == 3
-    assert failure_cap("10%", 100) == 10
-    assert failure_cap("10%", 15) == 2
-    assert failure_cap("1%", 5) == 1
-    assert failure_cap(0, 5) == 1
+    assert cap(None) is None
+    for value, targeted, most in (
+        (3, 100, 3), ("3", 2, 3), ("10%", 100, 10), ("10%", 15, 2), ("1%", 5, 1), (0, 5, 1),
+    ):  # fmt: skip
+        found = cap(value)
+        assert found is not None
+        assert cap(found) is found
+        assert found.of(targeted) == most
     for bad in ("x", "-1", "101%", "nan%", "", "1.5", "inf%"):
-        with pytest.raises(UsageError):
-            failure_cap(bad, 5)
+        with pytest.raises(UsageError, match="not a number of hosts"):
+            cap(bad)
 
 
 def test_an_interrupt_keeps_partial_results() -> None:
@@ -384,6 +386,7 @@ def test_the_descriptor_limit_lowers_the_fanout_once() -> None:
     program = """
 import asyncio, resource
 from fleetmem.controller.hosts.host import Host
+from fleetmem.controller.text.cap import cap
 from fleetmem.controller.run.fanout import run_hosts
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 256))
 now = most = 0
