@@ -22,6 +22,10 @@ _PIDS = re.compile(
 )
 # NCCL begins every line with host:pid:tid and the number of the device.
 _NCCL = re.compile(r"^[A-Za-z0-9][\w.\-]{0,252}:\d{1,10}:\d{1,10}(?: \[\d{1,4}\])?(?= )")
+# The kernel names a process as "[python3:4711]" or "task python3:4711", a CPU as "CPU#3".
+_KERNEL = re.compile(
+    r"(\[[A-Za-z][^\[\]\s]{0,40}:|\btask [A-Za-z][\w./\-]{0,40}:|\bCPU[#: ]{1,2})\d{1,10}\b"
+)
 _RANKS = re.compile(
     r"(?<![A-Za-z0-9])((?:ATTN_CP|MOE_DP|PCP|DCP|DP|PP|TP|EP|CP|SP))\d{1,5}(?![A-Za-z0-9])"
     r"|(?<![A-Za-z])([Rr]ank)([ =:]{0,2})\d{1,6}\b"
@@ -47,6 +51,7 @@ def normal(text: str, names: frozenset[str] = frozenset()) -> str:
     text = _TIMES.sub("*", text)
     text = _ADDRESSES.sub("*", text)
     text = _PIDS.sub(lambda found: f"{found[1]}*" if found[1] else "[*]", text)
+    text = _KERNEL.sub(lambda found: f"{found[1]}*", text)
     text = _RANKS.sub(lambda one: f"{one[1]}*" if one[1] else f"{one[2]}{one[3]}*", text)
     if names:
         text = _WORD.sub(lambda one: "*" if _is_name(one[0], names) else one[0], text)

@@ -167,6 +167,19 @@ def test_a_pattern_without_a_match_says_so() -> None:
     assert found == ["no line matches 'Xid' among 90 that were read"]
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        ("soft lockup - CPU#3 stuck [python3:4711]", "soft lockup - CPU#71 stuck [python3:9]"),
+        ("INFO: task python3:4711 blocked", "INFO: task python3:12 blocked"),
+        ("Process 4001 has 3.20 GiB", "Process 77 has 3.20 GiB"),
+        ("[rank3]: Worker_TP3 failed", "[rank0]: Worker_TP0 failed"),
+    ],
+)  # fmt: skip
+def test_lines_of_two_hosts_are_one(one: str, other: str) -> None:
+    assert normal(one) == normal(other)
+
+
 def test_host_names_are_told_by_whole_words() -> None:
     names = names_of(["gpu-01.example.org", "root@10.0.0.5", "db"])
     assert normal("gpu-01 lost", names) == normal("gpu-01.example.org lost", names) == "* lost"
