@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fleetmem.controller.answer.envelope import Envelope
+    from fleetmem.controller.answer.envelope import Envelope, HostEntry
 
 PROGRAM = "fleetmem"
 _LOG_VERBS = (("logs",), ("audit", "startup"))
@@ -144,12 +144,17 @@ def completed(text: str, reach: Reach) -> str:
 def complete_next(envelope: Envelope, reach: Reach) -> None:
     """Complete the steps of *envelope*, of its hosts and of its findings, where they are."""
     for entry in envelope["hosts"]:
-        if "reclaim" in entry:
-            entry["reclaim"]["next"] = [completed(one, reach) for one in entry["reclaim"]["next"]]
-        if "follow" in entry:
-            entry["follow"]["next"] = [completed(one, reach) for one in entry["follow"]["next"]]
+        complete_entry(entry, reach)
     for finding in envelope["findings"]:
         finding["next"] = [completed(one, reach) for one in finding["next"]]
+
+
+def complete_entry(entry: HostEntry, reach: Reach) -> None:
+    """The same for the steps of one host."""
+    if "reclaim" in entry:
+        entry["reclaim"]["next"] = [completed(one, reach) for one in entry["reclaim"]["next"]]
+    if "follow" in entry:
+        entry["follow"]["next"] = [completed(one, reach) for one in entry["follow"]["next"]]
 
 
 def folded(commands: Iterable[tuple[str, str]]) -> list[tuple[str, list[str]]]:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any, cast
 from fleetmem.controller import errors
 from fleetmem.controller.answer import envelope as env
 from fleetmem.controller.answer.exit_codes import exit_code
+from fleetmem.controller.answer.step import complete_entry, complete_next
 from fleetmem.controller.contact import link
 from fleetmem.controller.run.budget import Budget
 from fleetmem.controller.run.fanout import HostEnd, run_hosts
@@ -114,6 +115,7 @@ class Life:
         """Keep the row of *host* as it is now."""
         if self.history:
             entry = self.entries[host]
+            complete_entry(entry, self.settings.reach)
             kept = {name: value for name, value in entry.items() if name not in UNRECORDED}
             self.history.record_host(self.id, cast("HostEntry", kept))
 
@@ -136,6 +138,7 @@ class Life:
         """Close the run with its exit status; the answer."""
         envelope = env.new_envelope(self.run, list(self.entries), list(self.entries.values()))
         envelope["findings"] = list(findings)
+        complete_next(envelope, self.settings.reach)
         status = exit_code(
             envelope,
             plan_only=plan_only,
