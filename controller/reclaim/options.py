@@ -87,11 +87,10 @@ class ReclaimOptions:
 
     @property
     def scope_text(self) -> str:
-        """The scope as it was asked for, for the trail."""
+        """The scope on one host as it was asked for, for the trail."""
         parts = [
             ("--gpu", self.gpu or ""),
             ("--pid", ",".join(map(str, self.pids))),
-            ("--pid", ",".join(f"{host}:{pid}" for host, pid in self.host_pids)),
             ("--user", self.user or ""),
             *(("--unit", name) for name in self.units),
             *(("--container", name) for name in self.containers),

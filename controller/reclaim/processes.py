@@ -126,7 +126,7 @@ class Processes:
             survey=survey,
             epoch=turn.epoch,
             desk=turn.desk,
-            scope="as planned" if self.stored else self.options.on_host(name).scope_text,
+            scope=plan.options.scope_text,
             announce=turn.announce,
             answered=turn.answered,
             emit=self.life.on_event,

@@ -71,3 +71,17 @@ def test_a_pid_without_its_host_is_a_mistake(
 ) -> None:
     with pytest.raises(UsageError, match=words):
         for_hosts(options, hosts)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        (ReclaimOptions(), "leftovers"),
+        (ReclaimOptions(gpu="0,2-3", user="bob"), "--gpu 0,2-3 --user bob"),
+        (ReclaimOptions(host_pids=(("a1", 5), ("b", 6))).on_host("a1"), "--pid 5"),
+        (ReclaimOptions(units=("a", "b"), containers=("c",)), "--unit a --unit b --container c"),
+        (ReclaimOptions(pids=(5,), override_protected=(5,)), "--pid 5 --override-protected 5"),
+    ],
+)
+def test_the_trail_has_the_scope_as_it_was_asked_for(options: ReclaimOptions, text: str) -> None:
+    assert options.scope_text == text
