@@ -6,6 +6,8 @@ a host may have several. Whoever is asked has little time.
 
 from __future__ import annotations
 
+import os
+import pwd
 from time import monotonic
 
 from fleetmem.agent import wire
@@ -83,7 +85,7 @@ def pod(uid: str, deadline: float) -> Optional[Answer]:
 
 def job(number: str, deadline: float) -> Optional[Answer]:
     """What Slurm's controller says of a job."""
-    text = _words(["scontrol", "--oneliner", "show", "job", number], None, deadline)
+    text = said(["scontrol", "--oneliner", "show", "job", number], None, deadline)
     for word in (text or "").split():
         name, _, value = word.partition("=")
         if name == "JobState":
@@ -189,14 +191,14 @@ def _cri(ident: str, deadline: float) -> Optional[Answer]:
 
 
 def _client(words: List[str], uid: Optional[int], deadline: float) -> Any:
-    text = _words(words, uid, deadline)
+    text = said(words, uid, deadline)
     try:
         return None if text is None else wire.loads(text.strip())
     except ValueError:
         return None
 
 
-def _words(words: List[str], uid: Optional[int], deadline: float) -> Optional[str]:
+def said(words: List[str], uid: Optional[int], deadline: float) -> Optional[str]:
     """What a client prints, ``None`` where it is not here, fails or takes too long.
 
     A user's own runtime is asked as that user: what is found in their home is theirs.
@@ -205,13 +207,15 @@ def _words(words: List[str], uid: Optional[int], deadline: float) -> Optional[st
     if path is None:
         return None
     if uid:
-        path, words = (
-            place("setpriv"),
-            [
-                *("setpriv", "--reuid=%d" % uid, "--regid=%d" % uid, "--clear-groups"),
-                *("env", "XDG_RUNTIME_DIR=/run/user/%d" % uid, *words),
-            ],
-        )
+        words = ["env", "XDG_RUNTIME_DIR=/run/user/%d" % uid, *words]
+        if uid != os.geteuid():
+            try:
+                group = pwd.getpwuid(uid).pw_gid
+            except KeyError:
+                return None
+            as_user = ["setpriv", "--reuid=%d" % uid, "--regid=%d" % group, "--clear-groups"]
+            words = [*as_user, *words]
+        path = place(words[0])
         if path is None:
             return None
     try:

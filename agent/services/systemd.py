@@ -25,10 +25,10 @@ def show(units: List[str]) -> Dict[str, Tuple[Optional[str], int]]:
     return {} if text is None else parse(units, text)
 
 
-def ask(words: List[str], environment: Optional[Dict[str, str]] = None) -> Optional[str]:
+def ask(words: List[str]) -> Optional[str]:
     """What systemctl prints, else ``None``."""
     program = next((place for place in PLACES if sysroot.exists(place)), None)
-    return None if program is None else _run(sysroot.path(program), words, environment or {})
+    return None if program is None else _run(sysroot.path(program), words)
 
 
 def parse(units: List[str], text: str) -> Dict[str, Tuple[Optional[str], int]]:
@@ -47,7 +47,7 @@ def parse(units: List[str], text: str) -> Dict[str, Tuple[Optional[str], int]]:
     return found
 
 
-def _run(program: str, words: List[str], more: Dict[str, str]) -> Optional[str]:
+def _run(program: str, words: List[str]) -> Optional[str]:
     """Output of a program that ends well within the bound, else ``None``."""
     ours, theirs = os.pipe()
     try:
@@ -60,7 +60,6 @@ def _run(program: str, words: List[str], more: Dict[str, str]) -> Optional[str]:
                     "PATH": "/usr/sbin:/usr/bin:/sbin:/bin",
                     "LC_ALL": "C",
                     "SYSTEMD_PAGER": "",
-                    **more,
                 },
                 file_actions=[
                     (os.POSIX_SPAWN_DUP2, null, 0),

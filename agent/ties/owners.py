@@ -89,16 +89,23 @@ class Owners:
             row["owners"] = [{"owner": place, "source": "cgroup"} for place in known[text]]
 
     def _by_environment(self) -> None:
-        units = _invocations() if self._systemd else {}
+        units = _invocations(INVOCATIONS) if self._systemd else {}
+        users: Dict[int, Dict[str, str]] = {}
         for row in self._closure.rows.values():
             marks = row["environment"]
             if marks is None:
                 continue
+            uid = row["uid"]
+            if uid not in users:  # what a user's manager keeps counts for that user's rows only
+                users[uid] = _invocations("/run/user/%d/systemd/units" % uid) if uid > 0 else {}
             found: List[Named] = []
             invocation = marks["invocation_id"]
             if invocation is not None:
                 name = units.get(invocation)
-                if name is None:
+                own = users[uid].get(invocation)
+                if own is not None:
+                    found.append(places.Named("user_unit", own, own, "systemd", "user:%d" % uid))
+                elif name is None:
                     found.append(places.Named("unit", invocation, None, "systemd", "invocation"))
                 else:
                     kind = "scope" if name.endswith(".scope") else "unit"
@@ -308,17 +315,17 @@ def _words(pid: int) -> List[str]:
         return []
 
 
-def _invocations() -> Dict[str, str]:
-    """Units that run now, by invocation."""
+def _invocations(folder: str) -> Dict[str, str]:
+    """Units that run now, by invocation, as a systemd keeps them in *folder*."""
     found: Dict[str, str] = {}
     try:
-        names = sysroot.names(INVOCATIONS)
+        names = sysroot.names(folder)
     except OSError:
         return found
     for name in names:
         if name.startswith("invocation:"):
             try:
-                found[sysroot.link("%s/%s" % (INVOCATIONS, name))] = name.partition(":")[2]
+                found[sysroot.link("%s/%s" % (folder, name))] = name.partition(":")[2]
             except OSError:
                 continue
     return found
