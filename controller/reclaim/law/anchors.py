@@ -29,6 +29,7 @@ Code = Literal[
 ALIVE: tuple[Code, ...] = ("launcher", "login", "owner", "service", "connection", "debugger")
 """Anchors that live by themselves, the strongest first."""
 
+LEADERS = ("session", "group")
 _NEEDED = ("not_walked", "files", "status", "environment", "cgroup", "parent", "namespaces")
 TIES = frozenset((*_NEEDED, "sockets", "unix_peers", "tcp"))
 """What a process's ties cannot be told without."""
@@ -112,6 +113,12 @@ def _of_leader(known: Known, pid: int) -> Iterator[Anchor]:
 
 
 def _of_link(known: Known, pid: int, link: Link) -> Iterator[Anchor]:
+    if link["kind"] in LEADERS:
+        if link["where"] == "unreadable" or (
+            link["where"] == "here" and link["other"] not in known.tied
+        ):
+            yield Anchor("unread", pid, f"the leader of its {link['kind']} was not read")
+        return
     if link["kind"] not in DATA and link["kind"] != "fork":
         return
     if link["kind"] == "pipe" and known.is_mere_output(link):

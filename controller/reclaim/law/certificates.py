@@ -77,7 +77,7 @@ def _unit(known: Known, pid: int) -> Certificate | None:
 
 
 def _would_have_ended(owner: OwnerState) -> bool:
-    return owner["kill_mode"] in KILLS_ALL and owner["send_sigkill"] is not False
+    return owner["kill_mode"] in KILLS_ALL and owner["send_sigkill"] is True
 
 
 def _ended(known: Known, pid: int) -> Certificate | None:

@@ -183,7 +183,9 @@ def ties_of(processes: tuple[shapes.Identity, ...], **layouts: str) -> shapes.Ti
     mains = [p["pid"] for p in processes if p["owner"]["kind"] in OWNED]
     for state, main, row in zip(states, mains, made["owners"], strict=True):
         if state == "gone":
-            row.update(state="ended", manager="systemd", kill_mode="control-group")
+            row.update(
+                state="ended", manager="systemd", kill_mode="control-group", send_sigkill=True
+            )
         elif state == "live":
             row.update(main_pid=main)
     for tied in made["processes"]:
