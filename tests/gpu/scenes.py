@@ -50,6 +50,7 @@ class Scene:
     seconds: float = 60.0
     leaders: dict[str, str] = field(default_factory=dict)
     conditional: tuple[str, ...] = ()
+    predicted: bool = True
     aftermath: bool = False
     alone: bool = False
 
@@ -117,14 +118,14 @@ def _heirs(mib: int, count: int) -> Scene:
     names = [f"parent{i}" for i in range(count)]
     return Scene(
         row="5",
-        about="parent dead and reaped, fork inherited its files, on each GPU",
+        about="launcher and parent dead and reaped, fork inherited its files, on each GPU",
         holders=[
             {"name": name, "gpu": i, "device_mib": mib, "fork": True}
             for i, name in enumerate(names)
         ],
         classes={f"{name}.child": "leftover" for name in names},
         default="planned",
-        kill_first=tuple(names),
+        kill_first=(*names, "launcher"),
         steps=(Step((), "reclaimed", gone=tuple(f"{name}.child" for name in names)),),
         ends=tuple(f"{name}.child" for name in names),
         gpus=tuple(range(count)),
@@ -227,7 +228,7 @@ def _managed_heir(mib: int) -> Scene:
         holders=[{"name": "parent", "managed_mib": mib, "managed_on": "gpu", "fork": True}],
         classes={"parent.child": "leftover"},
         default="planned",
-        kill_first=("parent",),
+        kill_first=("parent", "launcher"),
         steps=(Step((), "reclaimed", gone=("parent.child",)),),
         ends=("parent.child",),
     )
@@ -241,8 +242,9 @@ def _exported(mib: int) -> Scene:
             {"name": "keeper", "kind": "keeper", "ignore_term": False},
             {"name": "maker", "hands_mib": mib, "hands_to": "keeper"},
         ],
-        classes={"keeper": "in_use"},
+        classes={"keeper": "detached"},
         default="cannot_attribute",
+        predicted=False,
         kill_first=("maker",),
         steps=(Step(("--pid", "{keeper}"), "reclaimed", gone=("keeper",)),),
         ends=("keeper",),

@@ -267,7 +267,8 @@ def _step(bench: Bench, scene: Scene, step: Step, result: Result, pids: dict[str
     )
     if step is scene.steps[-1] and step.verdict == "reclaimed":
         _times(bench, result, section, sent, bounds)
-        _prediction(result, bool(scene.conditional))
+        if scene.predicted:
+            _prediction(result, bool(scene.conditional))
 
 
 def _times(
