@@ -9,7 +9,7 @@ import os
 import sys
 
 from fleetmem.agent.gate.scope import ScopeError
-from fleetmem.agent.gate.watch import EXITS, watch
+from fleetmem.agent.gate.waiting import EXITS, watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

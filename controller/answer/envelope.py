@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Literal, NotRequired, TypedDict, cast, get_args
 
-from fleetmem.controller.errors.words import Error, HostOutcome
-from fleetmem.controller.memory.parts import Diff, Follow, Snapshot
+from fleetmem.controller.errors.base import Error, HostOutcome
+from fleetmem.controller.memory.snapshot_shapes import Diff, Follow, Snapshot
 
 SCHEMA = "fleetmem/1"
 

@@ -17,7 +17,7 @@ from fleetmem.controller.cli.kit import last_run, stdout
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from fleetmem.controller.errors import FleetError
-    from fleetmem.controller.errors.words import Error
+    from fleetmem.controller.errors.base import Error
 
 GARBAGE = 50_000
 """So many new objects before a look for unreachable ones: with 64 hosts those looks were a tenth

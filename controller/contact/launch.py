@@ -10,7 +10,7 @@ from fleetmem.controller import errors
 from fleetmem.controller.text.safe import visible
 
 if TYPE_CHECKING:
-    from fleetmem.controller.contact.parts import Payload
+    from fleetmem.controller.contact.agent_parts import Payload
 
 _PYTHONS = (
     "python3 /usr/bin/python3 /usr/local/bin/python3 /usr/libexec/platform-python "

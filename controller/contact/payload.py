@@ -22,7 +22,7 @@ from pathlib import Path
 
 import fleetmem.agent
 from fleetmem.controller.contact import payload_cache
-from fleetmem.controller.contact.parts import Part, Payload
+from fleetmem.controller.contact.agent_parts import Part, Payload
 
 AGENT = Path(fleetmem.agent.__file__).parent
 LEFT_OUT = ("shapes", "boot", "gate")

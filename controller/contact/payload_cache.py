@@ -14,7 +14,7 @@ import json
 import os
 import zlib
 
-from fleetmem.controller.contact.parts import Part, Payload
+from fleetmem.controller.contact.agent_parts import Part, Payload
 from fleetmem.controller.text.kept import folder
 
 

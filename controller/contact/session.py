@@ -29,7 +29,7 @@ from fleetmem.controller.contact.launch import (
 )
 
 if TYPE_CHECKING:
-    from fleetmem.controller.contact.parts import Payload
+    from fleetmem.controller.contact.agent_parts import Payload
     from fleetmem.controller.contact.transport import Channel, Connection
 
 _NOISE_LIMIT_BYTES = 1 << 20

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-TYPE_CHECKING = False
-if TYPE_CHECKING:
-    from typing import Any
-
-    from fleetmem.controller.errors.words import Error, HostOutcome
+from typing import Any, Literal, TypedDict
 
 EXIT_OK = 0
 EXIT_INTERNAL = 1
@@ -21,6 +17,19 @@ EXIT_SIGHUP = 129
 EXIT_SIGINT = 130
 EXIT_SIGTERM = 143
 SIGNALLED = (EXIT_SIGHUP, EXIT_SIGINT, EXIT_SIGTERM)
+
+
+HostOutcome = Literal[
+    "ok", "partial", "failed", "unreachable", "timed_out", "not_attempted", "unknown"
+]
+
+
+class Error(TypedDict):
+    """Why something did not work: a stable word, a sentence, what to do about it."""
+
+    code: str
+    message: str
+    hint: str | None
 
 
 class FleetError(Exception):

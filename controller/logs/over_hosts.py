@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fleetmem.agent.shapes import EngineLogs
     from fleetmem.controller.answer.envelope import Finding, HostEntry, Reading
     from fleetmem.controller.contact.session import Session
-    from fleetmem.controller.errors.words import HostOutcome
+    from fleetmem.controller.errors.base import HostOutcome
     from fleetmem.controller.logs.sources import Sources
     from fleetmem.controller.run.fanout import Phase
     from fleetmem.controller.run.settings import FleetSettings

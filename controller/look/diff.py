@@ -12,13 +12,13 @@ from fleetmem.controller.contact.gather import judging
 from fleetmem.controller.contact.memory_gather import plain
 from fleetmem.controller.errors import ProbeFailed, UsageError
 from fleetmem.controller.memory.account import snapshot
-from fleetmem.controller.memory.parts import Change, Diff, Snapshot
+from fleetmem.controller.memory.snapshot_shapes import Change, Diff, Snapshot
 from fleetmem.controller.rules.judge import Case, judge
 from fleetmem.controller.rules.views import Look, comparable
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope, Finding, HostEntry
-    from fleetmem.controller.memory.parts import Row
+    from fleetmem.controller.memory.snapshot_shapes import Row
     from fleetmem.controller.record.history import History
     from fleetmem.controller.rules.playbook import Playbook, Rule
 

@@ -25,7 +25,7 @@ from fleetmem.controller.run.life import Part, begin, looked
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope, Finding, HostEntry
     from fleetmem.controller.contact.session import Session
-    from fleetmem.controller.errors.words import HostOutcome
+    from fleetmem.controller.errors.base import HostOutcome
     from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.record.history import History
     from fleetmem.controller.rules.playbook import Playbook

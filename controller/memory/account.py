@@ -9,9 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from fleetmem.controller.memory.driver import Part, managed_on_gpus, on_node
-from fleetmem.controller.memory.integrated import has_no_memory
-from fleetmem.controller.memory.parts import CachedFile, Gpu, NumaNode, Process, Segment, Snapshot
+from fleetmem.controller.memory.driver import Part, has_no_memory, managed_on_gpus, on_node
+from fleetmem.controller.memory.snapshot_shapes import (
+    CachedFile,
+    Gpu,
+    NumaNode,
+    Process,
+    Segment,
+    Snapshot,
+)
 from fleetmem.controller.memory.table import closes, table
 
 TOLERANCE_BYTES = 64 << 20

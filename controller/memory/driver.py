@@ -9,10 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from fleetmem.controller.memory.parts import Gpu, NumaNode, Process
+from fleetmem.controller.memory.snapshot_shapes import Gpu, NumaNode, Process
 
 _BOUND = "that is not in the host's, at most"
+
+NOT_SUPPORTED = 3
+"""NVML's answer where a GPU has nothing of the kind that was asked for."""
 
 WORTH_BYTES = 64 << 20
 """Below this, what NVML's lists do not explain is the driver's own: 9 to 17 MiB a context."""
@@ -115,3 +119,10 @@ def managed_on_gpus(
                 evidence = f"managed memory of pid {pid} {_BOUND}"
                 parts.append(Part(label(process), given, evidence, pid))
     return found
+
+
+def has_no_memory(gpu: Mapping[str, Any]) -> bool:
+    """Whether a GPU of ``gpu.devices`` has none: a GB10's NVML (driver 580) answers "Not
+    Supported (3)" where others tell their memory. Its lists of processes have sizes."""
+    codes = gpu.get("error_codes") or {}
+    return gpu["total_bytes"] is None and codes.get("memory") == NOT_SUPPORTED

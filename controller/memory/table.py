@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from fleetmem.controller.memory.driver import Part, bytes_on, label
-from fleetmem.controller.memory.parts import (
+from fleetmem.controller.memory.snapshot_shapes import (
     NOBODY,
     Backing,
     CachedFile,

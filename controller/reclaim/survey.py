@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fleetmem.controller.memory.integrated import has_no_memory
+from fleetmem.controller.memory.driver import has_no_memory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fleetmem.controller.answer.envelope import Envelope, HostEntry
 from fleetmem.controller.answer.fold import fold_hosts, template
-from fleetmem.controller.memory.parts import Change
+from fleetmem.controller.memory.snapshot_shapes import Change
 from fleetmem.controller.render.kit.findings import finding_lines
 from fleetmem.controller.render.kit.line import WIDTH, Line, block
 from fleetmem.controller.render.kit.next_steps import finding_steps

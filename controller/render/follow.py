@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fleetmem.controller.answer.envelope import Envelope, HostEntry, new_envelope
 from fleetmem.controller.answer.fold import fold_hosts, template
 from fleetmem.controller.answer.step import folded
-from fleetmem.controller.memory.parts import PhaseMark, PhaseTaken
+from fleetmem.controller.memory.snapshot_shapes import PhaseMark, PhaseTaken
 from fleetmem.controller.render.diff import diff_lines
 from fleetmem.controller.render.kit.findings import finding_lines
 from fleetmem.controller.render.kit.line import WIDTH, Line, block

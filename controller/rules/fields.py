@@ -14,7 +14,7 @@ from functools import cache
 from typing import Any, Union, get_args, get_origin
 
 from fleetmem.agent.declare import CALLS, shape_at
-from fleetmem.controller.rules.paths import prefixes, reading_of
+from fleetmem.controller.rules.reading_paths import prefixes, reading_of
 from fleetmem.controller.rules.views import VIEWS
 
 

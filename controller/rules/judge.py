@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from fleetmem.controller.answer.fold import fold_hosts
 from fleetmem.controller.answer.step import read
-from fleetmem.controller.rules.paths import value_of
+from fleetmem.controller.rules.reading_paths import value_of
 from fleetmem.controller.rules.views import VIEWS, Look
 from fleetmem.controller.rules.wording import fill, is_number, placeholders, plain_format
 

@@ -13,8 +13,8 @@ from typing import Any, TypedDict
 
 from fleetmem.controller.memory.abandoned import abandoned
 from fleetmem.controller.memory.account import snapshot
-from fleetmem.controller.memory.parts import CachedFile, NumaNode, Snapshot
-from fleetmem.controller.rules.paths import rows_of
+from fleetmem.controller.memory.snapshot_shapes import CachedFile, NumaNode, Snapshot
+from fleetmem.controller.rules.reading_paths import rows_of
 
 Rows = list[dict[str, Any]]
 

@@ -20,13 +20,13 @@ from fleetmem.controller.errors import (
     TimedOut,
     UsageError,
 )
-from fleetmem.controller.run.budget import Budget
+from fleetmem.controller.run.resources import Budget
 from fleetmem.controller.text.cap import Cap, cap
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
-    from fleetmem.controller.errors.words import HostOutcome
+    from fleetmem.controller.errors.base import HostOutcome
     from fleetmem.controller.hosts.host import Host
 
     Phase = Callable[[str], None]

@@ -22,13 +22,13 @@ from fleetmem.controller.answer import envelope as env
 from fleetmem.controller.answer.exit_codes import exit_code
 from fleetmem.controller.answer.step import complete_entry, complete_next
 from fleetmem.controller.contact import link
-from fleetmem.controller.run.budget import Budget
 from fleetmem.controller.run.fanout import HostEnd, run_hosts
+from fleetmem.controller.run.resources import Budget
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope, Finding, HostEntry
     from fleetmem.controller.contact.session import Session
-    from fleetmem.controller.errors.words import HostOutcome
+    from fleetmem.controller.errors.base import HostOutcome
     from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.record.history import History
     from fleetmem.controller.run.fanout import Phase, Work

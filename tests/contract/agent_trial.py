@@ -11,8 +11,8 @@ from functools import cache
 from pathlib import Path
 
 from fleetmem.controller.contact import payload as made
+from fleetmem.controller.contact.agent_parts import Payload
 from fleetmem.controller.contact.launch import Way
-from fleetmem.controller.contact.parts import Payload
 from fleetmem.controller.contact.session import Session
 from fleetmem.controller.contact.transport import Connection, ConnectSettings
 from fleetmem.controller.contact.transport.choose import connect

@@ -17,8 +17,8 @@ from fleetmem.controller.answer.step import Step, next_step
 from fleetmem.controller.contact.memory_gather import memory_readings, partial
 from fleetmem.controller.hosts.nodeset import expand
 from fleetmem.controller.look.diff import changes
-from fleetmem.controller.look.follow.host import Follower, new_follow
 from fleetmem.controller.look.follow.marks import FAILED, PHASES, marking, words
+from fleetmem.controller.look.follow.one_host import Follower, new_follow
 from fleetmem.controller.look.follow.watch import Watch
 from fleetmem.controller.look.snapshot import PLAYBOOKS, MemoryLook, SnapshotOptions, calls_of
 from fleetmem.controller.run.life import Part, begin, looked
@@ -26,9 +26,9 @@ from fleetmem.controller.run.life import Part, begin, looked
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope, Finding, HostEntry
     from fleetmem.controller.contact.session import Session
-    from fleetmem.controller.errors.words import HostOutcome
+    from fleetmem.controller.errors.base import HostOutcome
     from fleetmem.controller.hosts.host import Host
-    from fleetmem.controller.memory.parts import Follow, PhaseMark
+    from fleetmem.controller.memory.snapshot_shapes import Follow, PhaseMark
     from fleetmem.controller.rules.playbook import Playbook
     from fleetmem.controller.run.fanout import Phase
     from fleetmem.controller.run.life import Life

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fleetmem.controller.answer.fold import fold_numbers
-from fleetmem.controller.memory.parts import CachedFile, Snapshot
+from fleetmem.controller.memory.snapshot_shapes import CachedFile, Snapshot
 from fleetmem.controller.memory.table import directory
 from fleetmem.controller.render.kit.line import WIDTH, Line, block
 from fleetmem.controller.render.kit.table import Column, Row, table_lines

@@ -9,7 +9,7 @@ from typing import Any
 from fleetmem.controller.answer.envelope import HostEntry, reading_of
 from fleetmem.controller.answer.fold import fold_hosts, fold_names, fold_numbers, template
 from fleetmem.controller.memory.abandoned import abandoned
-from fleetmem.controller.memory.parts import Process, Snapshot
+from fleetmem.controller.memory.snapshot_shapes import Process, Snapshot
 from fleetmem.controller.render.kit.line import WIDTH, Line
 from fleetmem.controller.render.kit.table import Column, Row, hosts_column, table_lines
 from fleetmem.controller.text.safe import safe

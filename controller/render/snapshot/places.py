@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fleetmem.controller.memory.parts import Gpu, NumaNode, Snapshot
+from fleetmem.controller.memory.snapshot_shapes import Gpu, NumaNode, Snapshot
 from fleetmem.controller.render.kit.line import Line, Span
 from fleetmem.controller.render.kit.table import Cell, Column, Row, table_lines
 from fleetmem.controller.text.safe import safe

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from fleetmem.controller.answer.envelope import Envelope, HostEntry, absent, hosts_of, reading_of
 from fleetmem.controller.answer.fold import fold_hosts, fold_names
 from fleetmem.controller.answer.step import DIRECT, Reach, Step, complete, next_step, read
-from fleetmem.controller.memory.parts import Snapshot
+from fleetmem.controller.memory.snapshot_shapes import Snapshot
 from fleetmem.controller.render.kit.findings import finding_lines
 from fleetmem.controller.render.kit.line import WIDTH, Line, block, joined
 from fleetmem.controller.render.kit.next_steps import next_lines

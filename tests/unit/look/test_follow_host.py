@@ -11,12 +11,12 @@ import pytest
 from fleetmem.controller.contact.session import Result
 from fleetmem.controller.errors import ProbeFailed, TimedOut
 from fleetmem.controller.logs.reading import LogLine
-from fleetmem.controller.look.follow import host as follow_host
+from fleetmem.controller.look.follow import one_host as follow_host
 from fleetmem.controller.look.follow import watch as follow_watch
-from fleetmem.controller.look.follow.host import MOST_RESTARTS, Follower, new_follow
 from fleetmem.controller.look.follow.marks import marking
+from fleetmem.controller.look.follow.one_host import MOST_RESTARTS, Follower, new_follow
 from fleetmem.controller.look.follow.watch import MISSES, Start, Watch
-from fleetmem.controller.memory.parts import Follow, PhaseMark
+from fleetmem.controller.memory.snapshot_shapes import Follow, PhaseMark
 from fleetmem.controller.startup.read.patterns import builtin
 
 NOW = 1_800_000_000_000_000

@@ -24,8 +24,8 @@ from fleetmem.controller.errors import (
 )
 from fleetmem.controller.hosts.host import Host
 from fleetmem.controller.run import fanout as runner
-from fleetmem.controller.run.budget import LEAST_MEMORY_BYTES, Budget
 from fleetmem.controller.run.fanout import HostEnd, run_hosts
+from fleetmem.controller.run.resources import LEAST_MEMORY_BYTES, Budget
 from fleetmem.controller.text.cap import cap
 
 Phase = Callable[[str], None]

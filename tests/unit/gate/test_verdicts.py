@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleetmem.agent.gate import judge
+from fleetmem.agent.gate import verdicts
 from fleetmem.agent.gate.scope import ScopeError, choose
 from fleetmem.agent.gate.sight import Gpu, Holder
 
@@ -51,7 +51,7 @@ def live(size: int | None) -> Holder:
     ],
 )
 def test_one_look(look: Gpu, need: int | None, still: float, state: str) -> None:
-    found, why = judge.judge(look, need, still)
+    found, why = verdicts.judge(look, need, still)
     assert found == state, why
     assert (found == "free") == (why == "")
 
@@ -76,19 +76,19 @@ def test_free_rests_on_what_was_read_alone(
     used: int | None, holders: list[Holder], file_bytes: int, need: int | None, still: float
 ) -> None:
     """Whoever is or is not seen: only the bytes that NVML says are free make it free."""
-    found, _ = judge.judge(gpu(used, *holders, file_bytes=file_bytes), need, still)
+    found, _ = verdicts.judge(gpu(used, *holders, file_bytes=file_bytes), need, still)
     enough = used is not None and (
-        used <= judge.IDLE_BYTES if need is None else TOTAL - used >= need
+        used <= verdicts.IDLE_BYTES if need is None else TOTAL - used >= need
     )
     assert (found == "free") == enough
 
 
 def test_the_worst_gpu_decides() -> None:
-    assert judge.verdict(["free", "held", "unknown", "falling"]) == "held"
-    assert judge.verdict(["free", "unknown", "falling"]) == "unknown"
-    assert judge.verdict(["free", "falling"]) == "falling"
-    assert judge.verdict(["free"]) == "free"
-    assert judge.verdict([]) == "unknown"  # no GPU was looked at
+    assert verdicts.verdict(["free", "held", "unknown", "falling"]) == "held"
+    assert verdicts.verdict(["free", "unknown", "falling"]) == "unknown"
+    assert verdicts.verdict(["free", "falling"]) == "falling"
+    assert verdicts.verdict(["free"]) == "free"
+    assert verdicts.verdict([]) == "unknown"  # no GPU was looked at
 
 
 GPUS = [gpu(0, index=n, uuid=f"GPU-{n}") for n in range(4)]

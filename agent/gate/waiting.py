@@ -14,7 +14,7 @@ from time import monotonic, sleep
 from fleetmem.agent import lifeline
 from fleetmem.agent.gate import scope as scopes
 from fleetmem.agent.gate import sight
-from fleetmem.agent.gate.judge import FALLING, FREE, HELD, IDLE_BYTES, UNKNOWN, judge, verdict
+from fleetmem.agent.gate.verdicts import FALLING, FREE, HELD, IDLE_BYTES, UNKNOWN, judge, verdict
 from fleetmem.agent.model import Trouble
 
 TYPE_CHECKING = False

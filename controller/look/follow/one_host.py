@@ -16,7 +16,7 @@ from fleetmem.controller.look.follow.marks import FAILED, PHASES, READY, Mark, T
 
 if TYPE_CHECKING:
     from fleetmem.controller.look.follow.watch import Start, Watch
-    from fleetmem.controller.memory.parts import Follow, PhaseMark
+    from fleetmem.controller.memory.snapshot_shapes import Follow, PhaseMark
     from fleetmem.controller.startup.read.patterns import Pattern
 
     Look = Callable[[str, "PhaseMark", Callable[[], int]], Awaitable[str]]
