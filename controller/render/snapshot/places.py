@@ -104,7 +104,7 @@ def place_lines(rows: Sequence[Place], width: int = 100) -> list[Line]:
     drops = {"SHMEM": 2, "KERNEL": 1}
     columns = [
         Column("WHERE"),
-        Column("", least=1),
+        Column(""),
         *(Column(name, right=True, drop=drops.get(name, 0)) for name in COLUMNS),
         Column(f"0 %{'100 %':>{bar - 3}}", drop=3),
     ]

@@ -104,6 +104,7 @@ def test_a_narrow_terminal_loses_the_bar_and_two_columns(width: int) -> None:
     lines = [plain(line) for line in place_lines(places(snapshot(story())), width)]
     assert "KERNEL" not in lines[0]
     assert "SHMEM" not in lines[0]
+    assert lines[1].startswith("GPU 0 HBM   NUMA 2 ")
     assert "%" not in lines[0]
     assert max(map(cells, lines)) <= width
 
