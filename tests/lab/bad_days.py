@@ -311,7 +311,7 @@ NOT_REACHED = (
     Day("dns", no_name, "unreachable", "dns_failed", ("no-such-host.invalid",)),
     Day("refused", refused, "unreachable", "connect_refused", (":1 ",)),
     Day("mute", mute, "unreachable", "connect_timeout", ("within 2 s",)),
-    Day("wrong-key", wrong_key, "unreachable", "hostkey_changed", ("SHA256:", "known is")),
+    Day("wrong-key", wrong_key, "unreachable", "hostkey_changed", ("SHA256:", "known_hosts has")),
     Day("unknown-key", unknown_key, "unreachable", "hostkey_unknown", ("SHA256:",)),
     Day("revoked-key", revoked_key, "unreachable", "hostkey_revoked", ("SHA256:",)),
     Day("wrong-user-key", wrong_user_key, "unreachable", "auth_failed", ("user root",)),

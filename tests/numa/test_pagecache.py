@@ -79,7 +79,7 @@ def test_an_ordinary_user_is_not_lied_to(
     for path in (ON_GPU, SPREAD, MAPPED):
         assert files[path]["resident_bytes"] is None
         assert files[path]["by_numa_node"] is None
-        assert "not known" in files[path]["problem"]
+        assert "unknown" in files[path]["problem"]
     assert files["/data/own"]["resident_bytes"] == SHARD * MIB
     refused = machine.call("pagecache.drop", "guest", paths=[ON_GPU], mode="drop", dry_run=1)
     assert [row["result"] for row in refused["reading"]["files"]] == ["refused"]
