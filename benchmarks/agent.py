@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks import measure
 from benchmarks.fanout import ratio
 from fleetmem.controller.contact import gather
-from fleetmem.controller.contact.launch import Way
+from fleetmem.controller.contact.launch import LaunchWay
 from fleetmem.controller.contact.payload import payload
 from fleetmem.controller.contact.session import Session
 from fleetmem.controller.contact.transport import ConnectSettings
@@ -68,7 +68,7 @@ async def survey(host: Host) -> int:
     """One contact with all readings; the agent's PSS in bytes while it is up."""
     connection = await connect(host, ConnectSettings())
     try:
-        session = await Session.open(connection, payload(), Way())
+        session = await Session.open(connection, payload(), LaunchWay())
         rows = await gather.readings(session)
         to_survey(rows)
         size = pss()

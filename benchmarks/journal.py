@@ -18,7 +18,7 @@ from statistics import median
 
 from benchmarks import measure
 from benchmarks.fanout import ratio
-from fleetmem.controller.contact.launch import Way
+from fleetmem.controller.contact.launch import LaunchWay
 from fleetmem.controller.contact.payload import payload
 from fleetmem.controller.contact.session import Session
 from fleetmem.controller.contact.transport import ConnectSettings
@@ -82,7 +82,7 @@ async def agent(folder: Path, query: list[str]) -> tuple[list[Log], list[float],
     connection = await connect(
         Host("localhost", "localhost", transport="command"), ConnectSettings()
     )
-    session = await Session.open(connection, payload(), Way())
+    session = await Session.open(connection, payload(), LaunchWay())
     peak = 0
 
     async def watch() -> None:

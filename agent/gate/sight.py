@@ -16,7 +16,7 @@ CONTEXT_BYTES = 1 << 20
 KILL_BIT = 1 << 8
 
 
-class Holder:
+class GpuUser:
     """A process that holds memory. ``state``: live, ending, dead, outside (not seen from here).
 
     ``bytes`` ``None``: not known. ``stop``: the command of its owner's that ends it for good.
@@ -67,7 +67,7 @@ class Gpu:
         self.used_bytes: Optional[int] = None
         self.free_bytes: Optional[int] = None
         self.file_bytes = 0
-        self.holders: List[Holder] = []
+        self.holders: List[GpuUser] = []
         self.problem = ""
         self.fell = False
 
@@ -138,8 +138,8 @@ def _file_bytes() -> Dict[int, int]:
         return {}
 
 
-def _holders(listed: List[Dict[str, Any]], comparable: bool) -> List[Holder]:
-    merged: Dict[int, Holder] = {}
+def _holders(listed: List[Dict[str, Any]], comparable: bool) -> List[GpuUser]:
+    merged: Dict[int, GpuUser] = {}
     for row in listed:
         if row["state"] == "implausible":
             continue
@@ -149,25 +149,25 @@ def _holders(listed: List[Dict[str, Any]], comparable: bool) -> List[Holder]:
             merged[pid].bytes = None if known is None or used is None else known + used
         elif not comparable:
             why = "a process outside this container: the number is its host's"
-            merged[pid] = Holder(pid, "outside", used, why=why)
+            merged[pid] = GpuUser(pid, "outside", used, why=why)
         else:
             merged[pid] = identify(pid, used)
     return [merged[pid] for pid in sorted(merged)]
 
 
-def identify(pid: int, used: Optional[int]) -> Holder:
+def identify(pid: int, used: Optional[int]) -> GpuUser:
     """Who *pid* is, and whether it lives or is on its way out."""
     stat = tasks.stat(pid)
     if stat is None and tasks.hidden(pid):
-        return Holder(pid, "live", used, why="another user's process, hidden from this one")
+        return GpuUser(pid, "live", used, why="another user's process, hidden from this one")
     live = tasks.live_task(stat) if stat is not None else None
     if stat is None or live is None:
-        return Holder(pid, "dead", used, why="dead; its memory is still charged to it")
+        return GpuUser(pid, "dead", used, why="dead; its memory is still charged to it")
     name = tasks.title("/proc/%d/" % pid).partition(" ")[0].rpartition("/")[2] or stat.comm
     if _ending(pid):
-        return Holder(pid, "ending", used, name, "it was killed and is ending")
+        return GpuUser(pid, "ending", used, name, "it was killed and is ending")
     place, stop = _owner(pid)
-    return Holder(pid, "live", used, name, "live" + (", " + place if place else ""), stop)
+    return GpuUser(pid, "live", used, name, "live" + (", " + place if place else ""), stop)
 
 
 def _ending(pid: int) -> bool:

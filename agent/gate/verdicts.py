@@ -10,7 +10,7 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import List, Optional, Tuple
 
-    from fleetmem.agent.gate.sight import Gpu, Holder
+    from fleetmem.agent.gate.sight import Gpu, GpuUser
 
 FREE, FALLING, HELD, UNKNOWN = "free", "falling", "held", "unknown"
 
@@ -53,7 +53,7 @@ def _enough(gpu: Gpu, need_bytes: Optional[int], more_bytes: int) -> bool:
     return gpu.free_bytes is not None and gpu.free_bytes + more_bytes >= need_bytes
 
 
-def _never_enough(gpu: Gpu, need_bytes: Optional[int], staying: List[Holder]) -> bool:
+def _never_enough(gpu: Gpu, need_bytes: Optional[int], staying: List[GpuUser]) -> bool:
     """Whether too little is left beside those who stay, whatever else is given back."""
     sizes = [holder.bytes for holder in staying]
     known = sum(size for size in sizes if size is not None)
@@ -65,7 +65,7 @@ def _never_enough(gpu: Gpu, need_bytes: Optional[int], staying: List[Holder]) ->
     return gpu.total_bytes is not None and gpu.total_bytes - kept < need_bytes
 
 
-def _stays(gpu: Gpu, staying: List[Holder]) -> str:
+def _stays(gpu: Gpu, staying: List[GpuUser]) -> str:
     """Why used memory that does not fall is held, by what was seen of its holders."""
     if staying:
         return "it is held by a live process"

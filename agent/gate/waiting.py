@@ -217,5 +217,5 @@ def _gpu(row: Any) -> sight.Gpu:
     for name, value in zip(_FIELDS, figures):  # noqa: B905 - Python 3.8 has no strict
         setattr(gpu, name, value)
     for pid, state, size, name, why, stop in holders:
-        gpu.holders.append(sight.Holder(pid, state, size, name, why, stop))
+        gpu.holders.append(sight.GpuUser(pid, state, size, name, why, stop))
     return gpu

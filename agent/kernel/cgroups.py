@@ -177,8 +177,8 @@ def _session(path: str, names: List[str]) -> Optional[Place]:
 # --- state ---------------------------------------------------------------------------------
 
 
-class Owners:
-    """Owners with their state, each looked up once.
+class CgroupOwners:
+    """CgroupOwners with their state, each looked up once.
 
     ``mains`` are main pids of live units; ``answered`` is true where systemd named them.
     """

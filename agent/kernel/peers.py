@@ -30,7 +30,7 @@ HELPERS = (b"multiprocessing.resource_tracker", b"multiprocessing.forkserver")
 CAN_READ, CAN_WRITE = 0o400, 0o200
 
 
-class Ends:
+class PeerEnds:
     """What ``processes.identity`` says of a process's sockets and pipes."""
 
     __slots__ = ("listening", "live_peers", "orphaned", "ports")
@@ -197,8 +197,8 @@ def look(
     table: tasks.Table,
     wanted: List[tasks.Stat],
     launcher_dead: Callable[[tasks.Stat], bool],
-) -> Dict[int, Ends]:
-    """Ends of each process in *wanted*; a process whose files cannot be read has none."""
+) -> Dict[int, PeerEnds]:
+    """PeerEnds of each process in *wanted*; a process whose files cannot be read has none."""
     everyone = _Everyone()
     asked = {one.pid for one in wanted}
     everyone.scan(asked)
@@ -235,9 +235,9 @@ def _judge(
     everyone: _Everyone,
     families: Families,
     members: Set[int],
-) -> Ends:
+) -> PeerEnds:
     """*members*: ranks of a collective library; ties among ranks without launchers say nothing."""
-    ends = Ends()
+    ends = PeerEnds()
     space = spaces.get(own.net)
     peers: Set[int] = set()
     unknown = False  # an end whose other side somebody may hold, who cannot be named

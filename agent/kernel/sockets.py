@@ -39,7 +39,7 @@ ATTRIBUTE_NAME, ATTRIBUTE_PEER, ATTRIBUTE_SHUTDOWN = 0, 2, 6
 SHUT_BOTH_WAYS = 3
 
 
-class Unix:
+class UnixTable:
     """One unix socket. ``peer`` is the other end's inode, 0 where it has none (now).
 
     ``closed``: it was connected, and the other end was closed by all who held it.
@@ -84,7 +84,7 @@ class Sockets:
         self.unix_peers_known = found is not None
         known = _by_proc(where) if found is None else found
         self.complete = self.complete and known is not None
-        self.unix: Dict[int, Unix] = known or {}
+        self.unix: Dict[int, UnixTable] = known or {}
 
     def _tcp(self, name: str) -> bool:
         """Take one table; false where it cannot be read."""
@@ -145,9 +145,9 @@ def _bare(address: bytes) -> bytes:
     return address[len(MAPPED) :] if address.startswith(MAPPED) else address
 
 
-def _by_proc(where: str) -> Optional[Dict[int, Unix]]:
-    """Unix sockets without their peers, which /proc does not tell; ``None`` where refused."""
-    found: Dict[int, Unix] = {}
+def _by_proc(where: str) -> Optional[Dict[int, UnixTable]]:
+    """UnixTable sockets without their peers, which /proc does not tell; ``None`` where refused."""
+    found: Dict[int, UnixTable] = {}
     try:
         lines = sysroot.read("/proc/%s/net/unix" % where, sysroot.LARGE).split(b"\n")
     except OSError:
@@ -158,7 +158,7 @@ def _by_proc(where: str) -> Optional[Dict[int, Unix]]:
             continue
         name = parts[7].decode("utf-8", "replace") if len(parts) > 7 else None
         listens = bool(int(parts[3], 16) & 0x10000)
-        found[int(parts[6])] = Unix(name, 0, False, listens)
+        found[int(parts[6])] = UnixTable(name, 0, False, listens)
     return found
 
 
@@ -168,7 +168,7 @@ def _channel() -> _socket.socket:
     return _socket.socket(AF_NETLINK, _socket.SOCK_RAW, NETLINK_SOCK_DIAG)
 
 
-def _by_diag(where: str, inside: bool) -> Optional[Dict[int, Unix]]:
+def _by_diag(where: str, inside: bool) -> Optional[Dict[int, UnixTable]]:
     """All unix sockets of a network namespace, ``None`` where the kernel does not tell."""
     try:
         channel = _channel() if inside else _elsewhere(where)
@@ -205,7 +205,7 @@ def _elsewhere(where: str) -> _socket.socket:
         os.close(home)
 
 
-def _dump(channel: _socket.socket) -> Iterator[Tuple[int, Unix]]:
+def _dump(channel: _socket.socket) -> Iterator[Tuple[int, UnixTable]]:
     request = (
         bytes((1, 0, 0, 0))  # AF_UNIX
         + b"\xff\xff\xff\xff"  # every state
@@ -234,7 +234,7 @@ def _dump(channel: _socket.socket) -> Iterator[Tuple[int, Unix]]:
             at += (size + 3) & ~3
 
 
-def _one(body: bytes) -> Tuple[int, Unix]:
+def _one(body: bytes) -> Tuple[int, UnixTable]:
     inode = int.from_bytes(body[4:8], byteorder)
     name: Optional[str] = None
     peer = shutdown = 0
@@ -254,4 +254,4 @@ def _one(body: bytes) -> Tuple[int, Unix]:
         at += (size + 3) & ~3
     # A connection that was not accepted yet has no inode at its other end either.
     closed = not peer and body[1] in CONNECTION_TYPES and shutdown == SHUT_BOTH_WAYS
-    return inode, Unix(name, peer, closed, body[2] == UNIX_LISTEN)
+    return inode, UnixTable(name, peer, closed, body[2] == UNIX_LISTEN)

@@ -140,7 +140,7 @@ def _below(top: str) -> List[str]:
     return [top + "/" + name for name in names if os.path.isdir(sysroot.path(top + "/" + name))]
 
 
-class Unit:
+class LoggedUnit:
     """How a unit's own lines and its manager's lines are matched."""
 
     __slots__ = ("_id_key", "_known", "id_field", "manager", "name", "own")
@@ -180,7 +180,7 @@ class Unit:
         return known, managed
 
 
-def invocations(journal: Journal, unit: Unit, wanted: str, count: int) -> Dict[str, int]:
+def invocations(journal: Journal, unit: LoggedUnit, wanted: str, count: int) -> Dict[str, int]:
     """Ids with their ages (0 newest): *count* from age *wanted* on, ``all``, or one id.
 
     Empty where the journal names none.
@@ -194,7 +194,7 @@ def invocations(journal: Journal, unit: Unit, wanted: str, count: int) -> Dict[s
     return {one: age for age, one in enumerate(known) if first <= age < need}
 
 
-def _list(journal: Journal, unit: Unit, need: int) -> List[str]:
+def _list(journal: Journal, unit: LoggedUnit, need: int) -> List[str]:
     fields = unit.id_field + ",_SYSTEMD_INVOCATION_ID"
     known: List[str] = []
     both = ["-r", "-n", "8", *unit.own, "+", *unit.manager]
@@ -221,7 +221,7 @@ def _list(journal: Journal, unit: Unit, need: int) -> List[str]:
     return known[:need]
 
 
-def _before(journal: Journal, unit: Unit, fields: str, known: List[str]) -> Optional[str]:
+def _before(journal: Journal, unit: LoggedUnit, fields: str, known: List[str]) -> Optional[str]:
     """The invocation before the oldest known one, where the manager's lines are gone."""
     first = next(journal.entries(fields, unit.matches(known[-1:])), None)
     stamp = first.get(b"__REALTIME_TIMESTAMP", b"") if first else b""
@@ -236,7 +236,7 @@ def _before(journal: Journal, unit: Unit, fields: str, known: List[str]) -> Opti
 
 
 def named(journal: Journal, pattern: str, user: bool) -> List[str]:
-    """Unit names that a pattern means: itself, with .service, or all that match a glob."""
+    """LoggedUnit names that a pattern means: itself, with .service, or all that match a glob."""
     suffixes = (".service", ".scope", ".socket", ".timer", ".slice", ".mount", ".target")
     name = pattern if pattern.endswith(suffixes) else pattern + ".service"
     if not any(char in pattern for char in "*?["):

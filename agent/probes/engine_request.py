@@ -76,10 +76,10 @@ def engine_request(*, url: str = "", seconds: float = 60.0) -> EngineRequest:
     return reading
 
 
-def _model(place: loopback.Place, deadline: float) -> str:
+def _model(place: loopback.LoopbackPlace, deadline: float) -> str:
     """The first model that the server names."""
     path = place.path[: place.path.rindex("/v1/")] + "/v1/models"
-    models = loopback.Place(place.host, place.port, path, place.addresses)
+    models = loopback.LoopbackPlace(place.host, place.port, path, place.addresses)
     try:
         status, _, body = loopback.ask(models, None, deadline)
     except loopback.Problem as trouble:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from typing import Any, Callable, Dict, List, Optional, Tuple
 
     from fleetmem.agent.logs.export import Fields
-    from fleetmem.agent.logs.find import Journal, Unit
+    from fleetmem.agent.logs.find import Journal, LoggedUnit
     from fleetmem.agent.shapes import JournalInvocation, JournalRead
 
 FIELDS = "MESSAGE,_PID,SYSLOG_IDENTIFIER,PRIORITY"
@@ -137,14 +137,14 @@ class _Read:
         kernel: int,
         head: int,
     ) -> JournalRead:
-        from fleetmem.agent.logs.find import Unit, named
+        from fleetmem.agent.logs.find import LoggedUnit, named
 
         units: List[str] = []
         if unit is not None:
             uid = None if user is None else _uid(user)
             units = named(self.journal, unit, uid is not None)
             for name in units:
-                self._unit(Unit(name, uid), invocation, count, head)
+                self._unit(LoggedUnit(name, uid), invocation, count, head)
         elif container is not None:
             names = ("CONTAINER_NAME", "CONTAINER_ID", "CONTAINER_ID_FULL")
             words = [word for name in names for word in ("+", name + "=" + container)]
@@ -157,7 +157,7 @@ class _Read:
 
     # --- reading ---------------------------------------------------------------------------
 
-    def _unit(self, unit: Unit, invocation: str, count: int, head: int) -> None:
+    def _unit(self, unit: LoggedUnit, invocation: str, count: int, head: int) -> None:
         from fleetmem.agent.logs.find import invocations
 
         if invocation == "0" and count == 1 and not head:
@@ -178,7 +178,7 @@ class _Read:
             if not self._take(entry, unit):
                 break
 
-    def _ends(self, unit: Unit, name: str, head: int) -> None:
+    def _ends(self, unit: LoggedUnit, name: str, head: int) -> None:
         """One invocation's beginning and, where it goes on, its newest entries."""
         held: List[Fields] = []
         seen = border = 0
@@ -210,7 +210,7 @@ class _Read:
                 break
         span["first_us"], span["last_us"], span["entries"] = first, last, seen
 
-    def _newest(self, unit: Unit) -> None:
+    def _newest(self, unit: LoggedUnit) -> None:
         """The newest invocation in one pass, from the end to where only others' entries stand.
 
         Its manager's first line is its beginning; a process can have logged a moment before
@@ -236,7 +236,7 @@ class _Read:
             if others >= (OTHERS if begun else MOST_OTHERS):
                 return
 
-    def _span(self, unit: Unit, name: str, age: int) -> None:
+    def _span(self, unit: LoggedUnit, name: str, age: int) -> None:
         self.numbers[name] = len(self.spans)
         self.spans.append(
             {
@@ -255,7 +255,7 @@ class _Read:
             if not self._take(entry, None):
                 break
 
-    def _take(self, entry: Fields, unit: Optional[Unit]) -> bool:
+    def _take(self, entry: Fields, unit: Optional[LoggedUnit]) -> bool:
         """One entry, newest first; false where a budget is used up."""
         found, managed = (None, False) if unit is None else unit.tell(entry)
         return self._take_of(entry, found, managed)
@@ -372,7 +372,7 @@ class _Read:
         raise Trouble(PARTIAL, "; ".join(problems)[:500], reading)
 
 
-def _fields(unit: Unit) -> str:
+def _fields(unit: LoggedUnit) -> str:
     return FIELDS + ",_SYSTEMD_INVOCATION_ID," + unit.id_field
 
 

@@ -60,7 +60,7 @@ class _Work:
 
     def __init__(self) -> None:
         self.table = tasks.Table()
-        self.owners = cgroups.Owners(self.table)
+        self.owners = cgroups.CgroupOwners(self.table)
         self.ticks = os.sysconf("SC_CLK_TCK")
         self.boot_seconds = uptime_seconds()
         self.denied = 0
@@ -175,7 +175,7 @@ def _group_leader_alive(work: _Work, stat: tasks.Stat) -> Optional[bool]:
     return work.table.alive(stat.pgid)
 
 
-def _identity(work: _Work, found: _Found, links: Optional[peers.Ends]) -> Identity:
+def _identity(work: _Work, found: _Found, links: Optional[peers.PeerEnds]) -> Identity:
     stat, status = found.stat, found.status
     place = "/proc/%d/" % (found.live or stat.pid)
     exe, refused = _exe(place)

@@ -16,7 +16,7 @@ MOST_HEAD_BYTES = 1 << 16
 AF_INET, AF_INET6 = 2, 10
 
 
-class Place:
+class LoopbackPlace:
     """Where a request goes: numeric loopback addresses to try, port, path."""
 
     __slots__ = ("addresses", "host", "path", "port")
@@ -28,7 +28,7 @@ class Place:
         self.addresses = addresses
 
 
-def parse(url: str) -> Place:
+def parse(url: str) -> LoopbackPlace:
     """The parts of *url*; Trouble unless it is http to a loopback address.
 
     No name but localhost is taken, and that one is not looked up: what a name means is
@@ -50,7 +50,7 @@ def parse(url: str) -> Place:
         raise Trouble(DENIED, "%s: only this host's own loopback addresses are asked" % url[:200])
     if not port.isdigit() or not 0 < int(port) < 65536:
         raise Trouble(DENIED, "%s: no port" % url[:200])
-    return Place(where, int(port), path if path.startswith("/") else "/" + path, addresses)
+    return LoopbackPlace(where, int(port), path if path.startswith("/") else "/" + path, addresses)
 
 
 def _loopback(host: str) -> Optional[List[Tuple[int, str]]]:
@@ -72,7 +72,7 @@ class Problem(Exception):
     """Why there is no answer."""
 
 
-def ask(place: Place, body: Optional[bytes], deadline: float) -> Tuple[int, int, bytes]:
+def ask(place: LoopbackPlace, body: Optional[bytes], deadline: float) -> Tuple[int, int, bytes]:
     """(status, bytes of the body, its beginning); Problem where there is none in time.
 
     A GET, or a POST where there is a *body*, which is JSON. *deadline* is monotonic time.
@@ -99,7 +99,7 @@ def ask(place: Place, body: Optional[bytes], deadline: float) -> Tuple[int, int,
         channel.close()
 
 
-def _connect(place: Place, deadline: float) -> Any:
+def _connect(place: LoopbackPlace, deadline: float) -> Any:
     import _socket
 
     why = ""

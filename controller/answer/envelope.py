@@ -60,7 +60,7 @@ class Reading(TypedDict):
     seconds: float | None
 
 
-class Plan(TypedDict):
+class PlanHead(TypedDict):
     """A reclaim plan as others refer to it; ``hash`` covers everything it would change."""
 
     id: str
@@ -156,7 +156,7 @@ class Rung(TypedDict):
 class Reclaim(TypedDict):
     """The ``reclaim`` section of one host. ``expect_seconds``: predicted time to release."""
 
-    plan: Plan | None
+    plan: PlanHead | None
     verdict: Verdict
     gpus: list[GpuVerdict]
     numa_nodes: list[dict[str, Any]]

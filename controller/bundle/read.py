@@ -25,7 +25,7 @@ class BundleError(ValueError):
 
 
 @dataclass(frozen=True)
-class Member:
+class PackedFile:
     """One file of a bundle while it is read: its entry in the manifest, and its bytes once."""
 
     entry: Entry
@@ -59,7 +59,7 @@ class _Plain:
         return found
 
 
-def members(file: BinaryIO) -> Iterator[tuple[Manifest, Member]]:
+def members(file: BinaryIO) -> Iterator[tuple[Manifest, PackedFile]]:
     """Each file of a bundle with the manifest, in the archive's order; BundleError at the first
     thing that is not as the manifest says. What a caller leaves of a member is read over."""
     plain = _Plain(file)
@@ -71,7 +71,7 @@ def members(file: BinaryIO) -> Iterator[tuple[Manifest, Member]]:
             raise BundleError(f"{row.name[:80]!r} is not in its manifest, or stands there twice")
         if row.size != entry.size_bytes:
             raise BundleError(f"{row.name}: {row.size} bytes, {entry.size_bytes} expected")
-        member = Member(entry, _chunks(plain, entry))
+        member = PackedFile(entry, _chunks(plain, entry))
         yield whole, member
         for _ in member.chunks:
             pass

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Part:
+class AgentPart:
     """One part: its name, digest (hex), uncompressed size and compressed bytes."""
 
     name: str
@@ -28,7 +28,7 @@ class Payload:
     wrap: str
     bootstrap: str
     stage0: bytes
-    parts: tuple[Part, ...]
+    parts: tuple[AgentPart, ...]
 
     @property
     def labels(self) -> str:

@@ -19,7 +19,7 @@ _PYTHONS = (
 
 
 @dataclass(frozen=True)
-class Way:
+class LaunchWay:
     """How the agent is started: interpreter (None = look for one), sudo, its password, cache."""
 
     python: str | None = None
@@ -31,7 +31,7 @@ class Way:
 # --- the command line ----------------------------------------------------------------------
 
 
-def command_line(payload: Payload, token: str, way: Way) -> str:
+def command_line(payload: Payload, token: str, way: LaunchWay) -> str:
     """What the host's login shell is asked to run, whichever shell that is.
 
     One single-quoted word without quotes, newlines or ``!`` inside, so sh, csh and fish
@@ -52,7 +52,7 @@ def command_line(payload: Payload, token: str, way: Way) -> str:
     return f"exec sudo -k -S -p {sudo_prompt(token)} -- {inner}"
 
 
-def _tried(way: Way) -> str:
+def _tried(way: LaunchWay) -> str:
     return (way.python or _PYTHONS).replace(" ", ",").replace('"', "").replace("'", "")
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller.answer.fold import fold_hosts
-from fleetmem.controller.contact.launch import Way
+from fleetmem.controller.contact.launch import LaunchWay
 from fleetmem.controller.contact.payload import payload
 from fleetmem.controller.contact.session import Session
 from fleetmem.controller.contact.transport import ConnectSettings
@@ -26,7 +26,7 @@ _TEXTS = 3
 
 
 @dataclass
-class Link:
+class HostLink:
     """One host's connection with a running agent."""
 
     connection: Connection
@@ -53,13 +53,13 @@ class Linker:
             reach=settings.reach,
         )
 
-    async def open(self, host: Host, phase: Callable[[str], Any]) -> Link:
+    async def open(self, host: Host, phase: Callable[[str], Any]) -> HostLink:
         """Connect to *host* and start the agent; FleetError where that fails."""
         phase("connecting")
         connection = await connect(host, self._connect)
         try:
             phase("starting the agent")
-            way = Way(
+            way = LaunchWay(
                 python=host.python,
                 sudo=host.sudo,
                 sudo_password=self._settings.sudo_password,
@@ -69,7 +69,7 @@ class Linker:
         except BaseException:
             await connection.close()
             raise
-        return Link(connection, session, lambda text: self._heard(host.name, text))
+        return HostLink(connection, session, lambda text: self._heard(host.name, text))
 
     def _heard(self, host: str, text: str) -> None:
         hosts = self._said.setdefault(text, []) if text else []

@@ -22,7 +22,7 @@ from pathlib import Path
 
 import fleetmem.agent
 from fleetmem.controller.contact import payload_cache
-from fleetmem.controller.contact.agent_parts import Part, Payload
+from fleetmem.controller.contact.agent_parts import AgentPart, Payload
 
 AGENT = Path(fleetmem.agent.__file__).parent
 LEFT_OUT = ("shapes", "boot", "gate")
@@ -65,13 +65,13 @@ def build() -> Payload:
     return Payload(wrap, bootstrap, stage0(), parts)
 
 
-def pack(name: str, modules: dict[str, str]) -> Part:
+def pack(name: str, modules: dict[str, str]) -> AgentPart:
     """*modules* (dotted name to source; packages end with ``.__init__``) as a part."""
     bodies = {key: modules[key].encode() for key in sorted(modules)}
     head = "\n".join(f"{key} {len(body)}" for key, body in bodies.items())
     content = head.encode() + b"\n\n" + b"".join(bodies.values())
     digest = hashlib.sha256(content).hexdigest()
-    return Part(name, digest, len(content), zlib.compress(content, 9))
+    return AgentPart(name, digest, len(content), zlib.compress(content, 9))
 
 
 def agent_modules(left_out: tuple[str, ...] = LEFT_OUT) -> dict[str, str]:

@@ -14,7 +14,7 @@ import json
 import os
 import zlib
 
-from fleetmem.controller.contact.agent_parts import Part, Payload
+from fleetmem.controller.contact.agent_parts import AgentPart, Payload
 from fleetmem.controller.text.kept import folder
 
 
@@ -27,7 +27,7 @@ def load(key: str) -> Payload | None:
             return None
         data = json.loads(place.read_bytes())
         parts = tuple(
-            Part(name, digest, size, base64.b64decode(text))
+            AgentPart(name, digest, size, base64.b64decode(text))
             for name, digest, size, text in data["parts"]
         )
         for part in parts:

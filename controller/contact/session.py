@@ -19,7 +19,7 @@ from fleetmem.agent import wire
 from fleetmem.agent.declare import CALLS
 from fleetmem.controller import errors
 from fleetmem.controller.contact.launch import (
-    Way,
+    LaunchWay,
     command_line,
     ended_before_start,
     lost,
@@ -80,7 +80,7 @@ class Session:
     # --- life ------------------------------------------------------------------------------
 
     @classmethod
-    async def open(cls, connection: Connection, payload: Payload, way: Way) -> Session:
+    async def open(cls, connection: Connection, payload: Payload, way: LaunchWay) -> Session:
         """Start the agent over *connection*; FleetError (HostFailed) where it cannot be.
 
         The caller bounds the time. On any error the channel is closed.
@@ -95,7 +95,7 @@ class Session:
             raise
         return session
 
-    async def _begin(self, payload: Payload, token: str, way: Way) -> None:
+    async def _begin(self, payload: Payload, token: str, way: LaunchWay) -> None:
         head, _, tail = token.partition(":")
         self._prompt = sudo_prompt(token).encode()
         marker = (tail + head + " ").encode()
@@ -148,7 +148,7 @@ class Session:
 
     _early = b""
 
-    async def _first_line(self, marker: bytes, way: Way) -> str:
+    async def _first_line(self, marker: bytes, way: LaunchWay) -> str:
         """The ready line, with sudo's question answered on the way where it asks one."""
         if not way.sudo or way.sudo_password is None:
             return await self._ready_line(marker)

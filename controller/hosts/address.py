@@ -12,7 +12,7 @@ from fleetmem.controller.hosts.nodeset import short
 _USER = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.+\\-]*\$?\Z")
 
 
-class Target(NamedTuple):
+class Address(NamedTuple):
     """One written address; ``user`` and ``port`` are None where not given."""
 
     user: str | None
@@ -31,7 +31,7 @@ class Target(NamedTuple):
         return user + host + (f":{self.port}" if self.port is not None else "")
 
 
-def parse_target(text: str) -> Target:
+def parse_target(text: str) -> Address:
     """*text* in its parts: ``host``, ``user@host:22``, ``[::1]:22``, ``root@fe80::1``.
 
     The host may be a node set. UsageError where the parts make no sense.
@@ -43,10 +43,10 @@ def parse_target(text: str) -> Target:
     if not host or host[0] == "-":
         raise UsageError(f'"{short(text)}" matches no host')
     if port is None:
-        return Target(user if at else None, host, None)
+        return Address(user if at else None, host, None)
     if not port.isascii() or not port.isdigit() or not 1 <= int(port[:6]) <= 65535:
         raise UsageError(f'"{short(text)}": "{short(port)}" is not a port from 1 to 65535')
-    return Target(user if at else None, host, int(port))
+    return Address(user if at else None, host, int(port))
 
 
 def is_ipv6(text: str) -> bool:

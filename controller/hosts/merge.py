@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from fleetmem.controller.errors import UsageError
-from fleetmem.controller.hosts.address import Target, parse_target
+from fleetmem.controller.hosts.address import Address, parse_target
 from fleetmem.controller.hosts.host import CONNECT_TIMEOUT_SECONDS, Host, Inventory
 from fleetmem.controller.hosts.inventory_schema import MAX_HOPS, File, Keys
 from fleetmem.controller.hosts.nodeset import MAX_HOSTS, expand
@@ -171,7 +171,7 @@ def _hops(
     return tuple(way)
 
 
-def _hop(target: Target, listed: Host | None, template: Host) -> Host:
+def _hop(target: Address, listed: Host | None, template: Host) -> Host:
     if listed is None:
         return replace(
             template,

@@ -25,14 +25,14 @@ _LOOPBACK = "loopback"
 
 
 @dataclass(frozen=True)
-class Place:
+class HostPlace:
     """Where a host is: its address in one spelling, its port (None: any), the hosts on the way."""
 
     address: str
     port: int | None
     way: tuple[str, ...] | None
 
-    def meets(self, other: Place) -> bool:
+    def meets(self, other: HostPlace) -> bool:
         """Whether both lead to one machine, as far as port and way can say."""
         if None not in (self.port, other.port) and self.port != other.port:
             return False
@@ -46,28 +46,30 @@ class Atlas:
         self._listed = listed
         self._locate = locate
         self._lookup = lookup
-        self._places: dict[Host, Place] = {}
+        self._places: dict[Host, HostPlace] = {}
         self._found: dict[str, frozenset[str]] = {}
 
     def is_listed(self, host: Host) -> bool:
         """Whether the inventory has *host*."""
         return host.name in self._listed
 
-    def place(self, host: Host) -> Place:
+    def place(self, host: Host) -> HostPlace:
         """Where *host* is, by the inventory and ``~/.ssh/config``."""
         if host not in self._places:
             self._places[host] = self._place(host)
         return self._places[host]
 
-    def _place(self, host: Host) -> Place:
+    def _place(self, host: Host) -> HostPlace:
         if host.transport == "command":
             away = f"by command: {host.name}"
-            return Place(away if host.address == host.name else spelled(host.address), None, None)
+            return HostPlace(
+                away if host.address == host.name else spelled(host.address), None, None
+            )
         if host.transport == "local":
-            return Place(_LOOPBACK, None, None)
+            return HostPlace(_LOOPBACK, None, None)
         address, port = self._locate(host)
         typed = not self.is_listed(host)
-        return Place(
+        return HostPlace(
             spelled(address),
             None if typed and host.port is None else port,
             None if typed else tuple(hop.name for hop in host.jump),

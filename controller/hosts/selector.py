@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 
 from fleetmem.controller.answer.step import Reach, complete, next_step
 from fleetmem.controller.errors import InventoryInvalid, NoHostsMatch, RangeTooLarge, UsageError
-from fleetmem.controller.hosts.address import Target, is_ipv6, parse_target
+from fleetmem.controller.hosts.address import Address, is_ipv6, parse_target
 from fleetmem.controller.hosts.host import Host, Inventory
 from fleetmem.controller.hosts.nodeset import MAX_HOSTS, expand, short, split
 from fleetmem.controller.hosts.same_host import Atlas, resolved, written
@@ -151,7 +151,7 @@ def _named(term: str, known: _Known, spared: bool = False) -> dict[str, Host]:
     return hosts
 
 
-def _targets(term: str) -> Iterator[Target]:
+def _targets(term: str) -> Iterator[Address]:
     """The targets of a term whose host part may be a node set."""
     target = parse_target(term)
     if is_ipv6(target.host):
@@ -161,7 +161,7 @@ def _targets(term: str) -> Iterator[Target]:
         yield target._replace(host=name)
 
 
-def _one(target: Target, inventory: Inventory, spared: bool) -> Host:
+def _one(target: Address, inventory: Inventory, spared: bool) -> Host:
     """The host behind one name: the inventory's, with another user and port where given.
 
     Only a *spared* name may be unknown here; it is compared with those chosen.

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fleetmem.controller.contact.session import Session
     from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.run.fanout import Phase
-    from fleetmem.controller.run.life import Life, Part
+    from fleetmem.controller.run.life import Life, RunPart
     from fleetmem.controller.run.settings import FleetSettings, OnEvent
     from fleetmem.controller.startup.model import Startup
 
@@ -47,7 +47,7 @@ async def audit_startup(
     return await looked(life, [startup_part(life, options)])
 
 
-def startup_part(life: Life, options: AuditOptions) -> Part:
+def startup_part(life: Life, options: AuditOptions) -> RunPart:
     """The reading of engines' logs, as one part of *life*."""
     found: dict[str, list[Finding]] = {}
     startups: dict[str, list[Startup]] = {}

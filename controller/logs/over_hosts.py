@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from fleetmem.controller.contact import gather
 from fleetmem.controller.errors import LogUnreadable
 from fleetmem.controller.logs import reading as logs
-from fleetmem.controller.run.life import Part
+from fleetmem.controller.run.life import RunPart
 from fleetmem.controller.text.process_name import display_name
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def read_seconds(settings: FleetSettings) -> float:
     return max(5.0, settings.host_timeout_seconds * ENDING_SHARE - 2.0)
 
 
-def part(work: Work, judge: Callable[[], Sequence[Finding]] = list) -> Part:
+def part(work: Work, judge: Callable[[], Sequence[Finding]] = list) -> RunPart:
     """*work* reads the logs of one host into its row; that host has failed where none was there.
 
     Readings that other parts of the same run took say nothing about the logs.
@@ -55,7 +55,7 @@ def part(work: Work, judge: Callable[[], Sequence[Finding]] = list) -> Part:
         )
         return "ok" if whole else "partial"
 
-    return Part(read, judge)
+    return RunPart(read, judge)
 
 
 async def ask_once(entry: HostEntry, session: Session, name: str) -> Reading:

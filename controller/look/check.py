@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING
 
 from fleetmem.controller.contact import gather
-from fleetmem.controller.run.life import Part, begin, looked
+from fleetmem.controller.run.life import RunPart, begin, looked
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope, HostEntry
@@ -21,7 +21,7 @@ PROBES = ("host.facts", "host.operations", "gpu.devices")
 
 async def check(hosts: tuple[Host, ...], settings: FleetSettings, on_event: OnEvent) -> Envelope:
     """One row a host with the readings of :data:`PROBES`; recorded, for ``@run:ID:OUTCOME``."""
-    return await looked(begin("hosts", hosts, settings, on_event), [Part(_read)])
+    return await looked(begin("hosts", hosts, settings, on_event), [RunPart(_read)])
 
 
 async def _read(entry: HostEntry, session: Session, phase: Phase) -> HostOutcome:

@@ -12,13 +12,13 @@ from fleetmem.controller.contact.gather import judging
 from fleetmem.controller.contact.memory_gather import plain
 from fleetmem.controller.errors import ProbeFailed, UsageError
 from fleetmem.controller.memory.account import snapshot
-from fleetmem.controller.memory.snapshot_shapes import Change, Diff, Snapshot
+from fleetmem.controller.memory.snapshot_shapes import Diff, Snapshot, SnapshotChange
 from fleetmem.controller.rules.judge import Case, judge
 from fleetmem.controller.rules.views import Look, comparable
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope, Finding, HostEntry
-    from fleetmem.controller.memory.snapshot_shapes import Row
+    from fleetmem.controller.memory.snapshot_shapes import SnapshotRow
     from fleetmem.controller.record.history import History
     from fleetmem.controller.rules.playbook import Playbook, Rule
 
@@ -41,7 +41,7 @@ def changes(before: Snapshot, after: Snapshot) -> Diff:
     one side did not know has no ``change_bytes``; rows of one side only count as 0 on the other.
     """
     old, new = _sums(before), _sums(after)
-    rows: list[Change] = []
+    rows: list[SnapshotChange] = []
     for key in sorted({*old, *new}, key=str):
         backing, owner, location, lifetime = key
         was, now = old.get(key, 0), new.get(key, 0)
@@ -83,7 +83,7 @@ def _sums(section: Snapshot) -> dict[tuple[Any, ...], int | None]:
     return found
 
 
-def _key(row: Row) -> tuple[Any, ...]:
+def _key(row: SnapshotRow) -> tuple[Any, ...]:
     owner = None if row["owner"] is None else _PID.sub("", row["owner"])
     if owner is not None and _SEVERAL.match(owner):
         owner = "several owners"

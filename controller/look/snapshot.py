@@ -20,7 +20,7 @@ from fleetmem.controller.contact.memory_gather import (
 from fleetmem.controller.memory.account import snapshot as make_section
 from fleetmem.controller.rules.judge import Case, judge
 from fleetmem.controller.rules.views import Look, comparable
-from fleetmem.controller.run.life import Part, begin, looked
+from fleetmem.controller.run.life import RunPart, begin, looked
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope, Finding, HostEntry
@@ -78,9 +78,9 @@ class MemoryLook:
         self._earlier = self._before(self.life.history)
 
     @property
-    def part(self) -> Part:
+    def part(self) -> RunPart:
         """The look as one reading of its run."""
-        return Part(self._read, self.findings)
+        return RunPart(self._read, self.findings)
 
     async def _read(self, entry: HostEntry, session: Session, phase: Phase) -> HostOutcome:
         host = entry["host"]

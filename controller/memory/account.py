@@ -9,14 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
-from fleetmem.controller.memory.driver import Part, has_no_memory, managed_on_gpus, on_node
+from fleetmem.controller.memory.driver import DriverPart, has_no_memory, managed_on_gpus, on_node
 from fleetmem.controller.memory.snapshot_shapes import (
-    CachedFile,
     Gpu,
-    NumaNode,
     Process,
     Segment,
     Snapshot,
+    SnapshotFile,
+    SnapshotNode,
 )
 from fleetmem.controller.memory.table import closes, table
 
@@ -24,7 +24,7 @@ TOLERANCE_BYTES = 64 << 20
 """A place is explained where less than this is unaccounted: the counters are not of one
 moment, and a node with CPUs has some 45 MiB that no counter shows."""
 
-_NODE_FIELDS = tuple(NumaNode.__annotations__)
+_NODE_FIELDS = tuple(SnapshotNode.__annotations__)
 _PROCESSES = 200
 _FILES = 5000
 
@@ -142,10 +142,10 @@ def _gpu(gpu: Any, processes: list[Any] | None) -> Gpu:
     }
 
 
-def _node(node: Any, devices: Any, alone: bool) -> NumaNode:
+def _node(node: Any, devices: Any, alone: bool) -> SnapshotNode:
     """One node as the section has it. One with CPUs stays a CPU's even where a GPU has no other
     memory (integrated)."""
-    row = cast(NumaNode, {name: node[name] for name in _NODE_FIELDS})
+    row = cast(SnapshotNode, {name: node[name] for name in _NODE_FIELDS})
     uuid = row["gpu_uuid"] or _uuid_of(node["id"], devices, alone)
     row["gpu_uuid"] = uuid
     if uuid is not None:
@@ -167,20 +167,20 @@ def _uuid_of(node_id: int, devices: Any, alone: bool) -> str | None:
 
 
 def _driver(
-    nodes: Sequence[NumaNode],
+    nodes: Sequence[SnapshotNode],
     gpus: Sequence[Gpu],
     processes: Sequence[Process],
     gone: Mapping[str, Sequence[int]],
-) -> dict[str, list[Part]]:
+) -> dict[str, list[DriverPart]]:
     """Who has driver memory of each node and managed memory of each GPU, by location; the
     places' own figures follow.
 
     The kernel does not count such memory, or only part of it, so it is taken out of what is
     unaccounted there, never added: what the kernel calls driver memory is not taken again.
     """
-    found: dict[str, list[Part]] = {}
+    found: dict[str, list[DriverPart]] = {}
     rests: dict[str, int] = {}
-    views: dict[str, NumaNode] = {}
+    views: dict[str, SnapshotNode] = {}
     for node in nodes:
         place = f"numa:{node['id']}"
         gpu = next((gpu for gpu in gpus if gpu["same_as"] == place), None)
@@ -218,7 +218,7 @@ def _driver(
     return found
 
 
-def _to_device(node: NumaNode, size_bytes: int) -> None:
+def _to_device(node: SnapshotNode, size_bytes: int) -> None:
     """Move that much, if it is any, from the unaccounted of *node* to driver memory."""
     if size_bytes > 0:
         node["device_bytes"] = (node["device_bytes"] or 0) + size_bytes
@@ -344,7 +344,7 @@ def _owner(identity: Any) -> str | None:
     return name
 
 
-def _file(one: Any, sees_all: bool) -> CachedFile:
+def _file(one: Any, sees_all: bool) -> SnapshotFile:
     """As the section has it. Nobody maps it only where that was seen: by the kernel's own
     count of mappings, or by looking at every process."""
     pids: list[int] | None = one["mapped_by"]

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from fleetmem.controller.memory.snapshot_shapes import Gpu, NumaNode, Process
+from fleetmem.controller.memory.snapshot_shapes import Gpu, Process, SnapshotNode
 
 _BOUND = "that is not in the host's, at most"
 
@@ -23,7 +23,7 @@ WORTH_BYTES = 64 << 20
 
 
 @dataclass(frozen=True)
-class Part:
+class DriverPart:
     """``size_bytes`` of one place's driver memory; ``owner`` is ``None`` where several could
     have it, ``pid`` the only process it can be of."""
 
@@ -46,8 +46,8 @@ def bytes_on(place: str, by_node: Mapping[str, int] | None, whole: int | None, a
 
 
 def on_node(
-    node: NumaNode, gpu: Gpu | None, processes: Sequence[Process], alone: bool
-) -> list[Part]:
+    node: SnapshotNode, gpu: Gpu | None, processes: Sequence[Process], alone: bool
+) -> list[DriverPart]:
     """What processes have of *node*; *gpu* is the one whose memory it is.
 
     The pages of a GPU's node that a process maps over its device are among those that NVML
@@ -67,18 +67,18 @@ def on_node(
         charged += held
         if max(held, mapped):
             source = "nvml:" if held >= mapped else "driver memory of"
-            found.append(Part(who, max(held, mapped), f"{source} pid {pid}", pid))
+            found.append(DriverPart(who, max(held, mapped), f"{source} pid {pid}", pid))
         if managed:
-            found.append(Part(who, managed, f"managed memory of pid {pid}", pid))
+            found.append(DriverPart(who, managed, f"managed memory of pid {pid}", pid))
     gone = ((gpu["processes_bytes"] or 0) if gpu is not None else 0) - charged
     if gone > 0:
-        found.append(Part(None, gone, "nvml: numbers that no process has"))
+        found.append(DriverPart(None, gone, "nvml: numbers that no process has"))
     return found
 
 
 def managed_on_gpus(
     rests: Mapping[str, int], processes: Sequence[Process], gone: Mapping[str, Sequence[int]]
-) -> dict[str, list[Part]]:
+) -> dict[str, list[DriverPart]]:
     """Managed memory by GPU: of what nothing else explains there (*rests*, bytes by uuid), at
     most what processes on it have mapped and not in the host's memory. *gone*: numbers on a
     GPU's list that no process has.
@@ -95,7 +95,7 @@ def managed_on_gpus(
         for uuid in rests
     }
     others = {uuid: [*unread[uuid], *gone.get(uuid, ())] for uuid in rests}
-    found: dict[str, list[Part]] = {}
+    found: dict[str, list[DriverPart]] = {}
     shared: set[int] = set()
     for uuid in sorted(rests, key=lambda u: (len(could[u]) + len(others[u]), -rests[u])):
         pids = [process["pid"] for process in could[uuid]]
@@ -109,7 +109,9 @@ def managed_on_gpus(
         if not named:
             shared.update(pids)
             numbers = " ".join(map(str, sorted({*pids, *others[uuid]})))
-            parts.append(Part(None, size, f"managed memory of one of pids {numbers} {_BOUND}"))
+            parts.append(
+                DriverPart(None, size, f"managed memory of one of pids {numbers} {_BOUND}")
+            )
         for process in could[uuid]:
             pid = process["pid"]
             given = min(left[pid], size)
@@ -117,7 +119,7 @@ def managed_on_gpus(
             size -= given
             if named and given:
                 evidence = f"managed memory of pid {pid} {_BOUND}"
-                parts.append(Part(label(process), given, evidence, pid))
+                parts.append(DriverPart(label(process), given, evidence, pid))
     return found
 
 

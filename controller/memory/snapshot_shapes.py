@@ -24,7 +24,7 @@ NOBODY = "nobody"
 """The owner of file pages that no process maps."""
 
 
-class NumaNode(TypedDict):
+class SnapshotNode(TypedDict):
     """One NUMA node. The parts are disjoint and add up to ``total_bytes``."""
 
     id: int
@@ -92,7 +92,7 @@ class Process(TypedDict):
     managed_by_gpu: dict[str, int]
 
 
-class CachedFile(TypedDict):
+class SnapshotFile(TypedDict):
     """One file's pages in memory. ``mapped_by`` lists pids, ``[]`` is nobody, ``None`` unknown."""
 
     path: str
@@ -114,7 +114,7 @@ class Segment(TypedDict):
     persistent: bool
 
 
-class Row(TypedDict):
+class SnapshotRow(TypedDict):
     """One row of the table; rows are disjoint. ``location``: ``numa:N gpu:UUID swap``."""
 
     backing: Backing
@@ -128,7 +128,7 @@ class Row(TypedDict):
 class PageCache(TypedDict):
     """Files in memory, and how much of the file pages they explain."""
 
-    files: list[CachedFile]
+    files: list[SnapshotFile]
     coverage: dict[str, Any]
 
 
@@ -157,15 +157,15 @@ class Snapshot(TypedDict):
     phase: str | None
     boot_id: str | None
     page_size_bytes: int | None
-    numa_nodes: list[NumaNode]
+    numa_nodes: list[SnapshotNode]
     gpus: list[Gpu]
     processes: list[Process]
     page_cache: PageCache
-    table: list[Row]
+    table: list[SnapshotRow]
     mark: NotRequired[PhaseMark]
 
 
-class Change(TypedDict):
+class SnapshotChange(TypedDict):
     """One row of a comparison. ``place`` names the location without a uuid."""
 
     backing: Backing
@@ -184,7 +184,7 @@ class Diff(TypedDict):
     same_boot: bool | None
     before_phase: str | None
     after_phase: str | None
-    rows: list[Change]
+    rows: list[SnapshotChange]
 
 
 class PhaseTaken(TypedDict):

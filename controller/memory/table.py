@@ -11,17 +11,17 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from fleetmem.controller.memory.driver import Part, bytes_on, label
+from fleetmem.controller.memory.driver import DriverPart, bytes_on, label
 from fleetmem.controller.memory.snapshot_shapes import (
     NOBODY,
     Backing,
-    CachedFile,
     Gpu,
     Lifetime,
-    NumaNode,
     Process,
-    Row,
     Segment,
+    SnapshotFile,
+    SnapshotNode,
+    SnapshotRow,
 )
 
 _EVIDENCE = 4
@@ -62,21 +62,21 @@ Owned = dict[tuple[str | None, Lifetime | None], _Pile]
 
 
 def table(
-    nodes: Sequence[NumaNode],
+    nodes: Sequence[SnapshotNode],
     gpus: Sequence[Gpu],
     processes: Sequence[Process],
-    files: Sequence[CachedFile],
+    files: Sequence[SnapshotFile],
     segments: Sequence[Segment],
-    driver: Mapping[str, Sequence[Part]],
+    driver: Mapping[str, Sequence[DriverPart]],
     swap_used_bytes: int | None = None,
-) -> list[Row]:
+) -> list[SnapshotRow]:
     """The rows of one host, place by place, the largest of each place first.
 
     *driver*: who has driver memory of each node, and managed memory of each GPU, by location.
     """
     names = {process["pid"]: label(process) for process in processes}
     only = nodes[0]["id"] if len(nodes) == 1 else None
-    rows: list[Row] = []
+    rows: list[SnapshotRow] = []
     for node in nodes:
         place = str(node["id"])
         alone = node["id"] == only
@@ -93,7 +93,7 @@ def table(
     return rows + _swap(processes, swap_used_bytes)
 
 
-def closes(rows: Iterable[Row], place: str) -> int | None:
+def closes(rows: Iterable[SnapshotRow], place: str) -> int | None:
     """The sum of a place's rows; ``None`` where one of them is not known."""
     sizes = [row["bytes"] for row in rows if row["location"] == place]
     known = [size for size in sizes if size is not None]
@@ -104,8 +104,8 @@ def closes(rows: Iterable[Row], place: str) -> int | None:
 
 
 def _node(
-    node: NumaNode, files: Owned, anonymous: Owned, shared: Owned, driver: Owned
-) -> list[Row]:
+    node: SnapshotNode, files: Owned, anonymous: Owned, shared: Owned, driver: Owned
+) -> list[SnapshotRow]:
     place = f"numa:{node['id']}"
     rows = _part("file", node["file_bytes"], place, files, "meminfo: not traced to a file")
     rows += _part("anon", node["anon_bytes"], place, anonymous, "meminfo: of no process seen")
@@ -140,7 +140,7 @@ def _part(
     owned: Owned,
     rest_evidence: str,
     rest_owner: str | None = None,
-) -> list[Row]:
+) -> list[SnapshotRow]:
     """Rows of one part of a node. They add up to *whole*: what no owner explains is a row
     of *rest_owner*, and owners that explain too much (pages moved meanwhile) are cut, the
     largest first, with a note."""
@@ -172,7 +172,7 @@ def _row(
     size_bytes: int | None,
     evidence: list[str],
     lifetime: Lifetime | None = None,
-) -> Row:
+) -> SnapshotRow:
     return {
         "backing": backing,
         "owner": owner,
@@ -186,7 +186,9 @@ def _row(
 # --- who has what of a node ----------------------------------------------------------------
 
 
-def _files(files: Sequence[CachedFile], place: str, names: Mapping[int, str], alone: bool) -> Owned:
+def _files(
+    files: Sequence[SnapshotFile], place: str, names: Mapping[int, str], alone: bool
+) -> Owned:
     owned: Owned = {}
     for one in files:
         size = bytes_on(place, one["by_numa_node"], one["resident_bytes"], alone)
@@ -227,7 +229,7 @@ def _anonymous(processes: Sequence[Process], place: str, alone: bool) -> Owned:
     return owned
 
 
-def _driver(parts: Sequence[Part]) -> Owned:
+def _driver(parts: Sequence[DriverPart]) -> Owned:
     owned: Owned = {}
     for part in parts:
         owned.setdefault((part.owner, "process"), _Pile()).add(part.size_bytes, part.evidence)
@@ -250,7 +252,9 @@ def _shared(
 # --- GPUs with memory of their own, and swap -----------------------------------------------
 
 
-def _gpu(gpu: Gpu, processes: Sequence[Process], managed: Sequence[Part]) -> list[Row]:
+def _gpu(
+    gpu: Gpu, processes: Sequence[Process], managed: Sequence[DriverPart]
+) -> list[SnapshotRow]:
     place = f"gpu:{gpu['uuid']}"
     owned: dict[str | None, _Pile] = {}
     rows = []
@@ -281,7 +285,7 @@ def _gpu(gpu: Gpu, processes: Sequence[Process], managed: Sequence[Part]) -> lis
     return rows
 
 
-def _swap(processes: Sequence[Process], used_bytes: int | None) -> list[Row]:
+def _swap(processes: Sequence[Process], used_bytes: int | None) -> list[SnapshotRow]:
     owned: Owned = {}
     for process in processes:
         if process["swap_bytes"] and not process["shared"]:

@@ -41,7 +41,7 @@ class Seat:
 
     host: Host
     entry: HostEntry
-    link: link.Link | None = None
+    link: link.HostLink | None = None
     plan: Any = None
     announced: bool = False
     changed: bool = False

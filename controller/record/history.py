@@ -22,7 +22,7 @@ from fleetmem.controller.answer.envelope import (
     VERDICTS,
     Envelope,
     HostEntry,
-    Plan,
+    PlanHead,
     Run,
     new_envelope,
     new_host,
@@ -131,7 +131,9 @@ class History:
                 (now(), operation, host, json.dumps(event)),
             )
 
-    def save_plan(self, run_id: str, host: str, plan: Plan, document: Mapping[str, Any]) -> None:
+    def save_plan(
+        self, run_id: str, host: str, plan: PlanHead, document: Mapping[str, Any]
+    ) -> None:
         """Keep the plan of one host; it is on the disk when this returns.
 
         A plan that is kept already stays with the run that made it.

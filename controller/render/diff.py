@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from fleetmem.controller.answer.envelope import Envelope, HostEntry
 from fleetmem.controller.answer.fold import fold_hosts, template
-from fleetmem.controller.memory.snapshot_shapes import Change
+from fleetmem.controller.memory.snapshot_shapes import SnapshotChange
 from fleetmem.controller.render.kit.findings import finding_lines
 from fleetmem.controller.render.kit.line import WIDTH, Line, block
 from fleetmem.controller.render.kit.next_steps import finding_steps
@@ -18,7 +18,7 @@ from fleetmem.controller.text.sizes import GIB, NONE, count, span
 
 _MAX = 24
 
-Folded = tuple[list[str], list[Change]]
+Folded = tuple[list[str], list[SnapshotChange]]
 
 
 def diff_lines(envelope: Envelope, first: str, second: str, width: int = WIDTH) -> list[Line]:
@@ -82,14 +82,14 @@ def _table(folded: Sequence[Folded], several: bool, width: int) -> list[Line]:
     return table_lines(columns, [_row(hosts, rows, several) for hosts, rows in folded], width)
 
 
-def _named(rows: Sequence[Change]) -> tuple[str, str, str]:
+def _named(rows: Sequence[SnapshotChange]) -> tuple[str, str, str]:
     one = rows[0]
     same = len({row["owner"] for row in rows}) == 1
     name = one["owner"] if same else template(one["owner"] or "")
     return safe(one["place"]), safe(one["backing"]), safe(name or NONE)
 
 
-def _row(hosts: Sequence[str], rows: Sequence[Change], several: bool) -> Row:
+def _row(hosts: Sequence[str], rows: Sequence[SnapshotChange], several: bool) -> Row:
     style = _style(rows[0])
     figures = (
         _range([row["before_bytes"] for row in rows]),
@@ -101,7 +101,7 @@ def _row(hosts: Sequence[str], rows: Sequence[Change], several: bool) -> Row:
     return Row([*where, *named, *(((figure, style),) for figure in figures)])
 
 
-def _style(row: Change) -> str:
+def _style(row: SnapshotChange) -> str:
     change = row["change_bytes"]
     if change is None:
         return "dim"

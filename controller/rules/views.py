@@ -13,13 +13,13 @@ from typing import Any, TypedDict
 
 from fleetmem.controller.memory.abandoned import abandoned
 from fleetmem.controller.memory.account import snapshot
-from fleetmem.controller.memory.snapshot_shapes import CachedFile, NumaNode, Snapshot
+from fleetmem.controller.memory.snapshot_shapes import Snapshot, SnapshotFile, SnapshotNode
 from fleetmem.controller.rules.reading_paths import rows_of
 
 Rows = list[dict[str, Any]]
 
 
-class NodeView(NumaNode):
+class NodeView(SnapshotNode):
     """A NUMA node, with the file pages on it by who maps them.
 
     ``largest_unmapped``: the directory with the most clean pages on this node that no
@@ -189,7 +189,7 @@ def _nodes(readings: Mapping[str, Any], section: Snapshot) -> Rows:
     return [{**row, "cpu_nodes_free_bytes": sum(known) if known else None} for row in rows]
 
 
-def _node(node: NumaNode, files: list[CachedFile] | None, one: bool) -> dict[str, Any]:
+def _node(node: SnapshotNode, files: list[SnapshotFile] | None, one: bool) -> dict[str, Any]:
     place = str(node["id"])
     mapped = unmapped = dirty = 0
     folders: dict[str, int] = {}

@@ -219,7 +219,7 @@ async def lived(
 
 
 @dataclass(frozen=True)
-class Part:
+class RunPart:
     """One reading of a command. ``read`` fills a host's row over its session and says how
     whole that is (ok, partial; a FleetError for less); ``judge`` gives the findings over all
     hosts, from whatever was read."""
@@ -229,7 +229,7 @@ class Part:
 
 
 async def looked(
-    life: Life, parts: Sequence[Part], *, deadline_seconds: float | None = None, **options: Any
+    life: Life, parts: Sequence[RunPart], *, deadline_seconds: float | None = None, **options: Any
 ) -> Envelope:
     """A run that only reads: one contact a host serves all *parts*, one after the other.
 
@@ -252,7 +252,7 @@ async def looked(
     )
 
 
-async def _read(part: Part, entry: HostEntry, session: Session, phase: Phase) -> HostEnd:
+async def _read(part: RunPart, entry: HostEntry, session: Session, phase: Phase) -> HostEnd:
     try:
         return HostEnd(entry["host"], await part.read(entry, session, phase))
     except errors.FleetError as error:

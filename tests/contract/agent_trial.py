@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fleetmem.controller.contact import payload as made
 from fleetmem.controller.contact.agent_parts import Payload
-from fleetmem.controller.contact.launch import Way
+from fleetmem.controller.contact.launch import LaunchWay
 from fleetmem.controller.contact.session import Session
 from fleetmem.controller.contact.transport import Connection, ConnectSettings
 from fleetmem.controller.contact.transport.choose import connect
@@ -148,7 +148,9 @@ async def session(
 ) -> AsyncIterator[Session]:
     """A session with the trial agent, through the local transport."""
     async with connection(host) as held:
-        opened = await Session.open(held, wanted or payload(), Way(python=python, cache=cache))
+        opened = await Session.open(
+            held, wanted or payload(), LaunchWay(python=python, cache=cache)
+        )
         try:
             yield opened
         finally:

@@ -20,7 +20,7 @@ import pytest
 
 from fleetmem.agent import wire
 from fleetmem.controller import errors
-from fleetmem.controller.contact.launch import Way, command_line
+from fleetmem.controller.contact.launch import LaunchWay, command_line
 from fleetmem.controller.contact.session import Session
 from fleetmem.controller.hosts.host import Host
 from tests.contract import agent_trial as trial
@@ -550,7 +550,7 @@ def test_an_action_may_write_that_it_is_done(tmp_path: Path) -> None:
 def test_a_silent_peer_is_given_up() -> None:
     """20 s without a frame count as the end; before that, without a part."""
     word, token = mark(), "a1:b2"
-    line = command_line(trial.payload(), token, Way(cache=False))
+    line = command_line(trial.payload(), token, LaunchWay(cache=False))
     agents = [
         subprocess.Popen(
             ["/bin/sh", "-c", line],
@@ -606,7 +606,7 @@ def test_what_is_no_frame_ends_the_agent() -> None:
 def test_wrong_parts_do_not_run() -> None:
     """Bytes that do not have the promised SHA-256 end the start with one line."""
     token = "a1:b2"
-    line = command_line(trial.payload(), token, Way(cache=False))
+    line = command_line(trial.payload(), token, LaunchWay(cache=False))
     core = trial.payload().parts[0]
     evil = core.compressed[:-1] + bytes([core.compressed[-1] ^ 1])
     sent = b"".join(len(d).to_bytes(4, "big") + d for d in (trial.payload().stage0, evil))

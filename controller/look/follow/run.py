@@ -21,7 +21,7 @@ from fleetmem.controller.look.follow.marks import FAILED, PHASES, marking, words
 from fleetmem.controller.look.follow.one_host import Follower, new_follow
 from fleetmem.controller.look.follow.watch import Watch
 from fleetmem.controller.look.snapshot import PLAYBOOKS, MemoryLook, SnapshotOptions, calls_of
-from fleetmem.controller.run.life import Part, begin, looked
+from fleetmem.controller.run.life import RunPart, begin, looked
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope, Finding, HostEntry
@@ -66,7 +66,7 @@ async def follow_start(
     around = 2 * settings.host_timeout_seconds  # to connect, and for the last reading
     return await looked(
         life,
-        [Part(follow.read, follow.judge)],
+        [RunPart(follow.read, follow.judge)],
         fanout=max(settings.fanout, len(hosts)),
         deadline_seconds=options.timeout_seconds + around,
     )

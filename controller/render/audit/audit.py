@@ -11,7 +11,7 @@ from typing import Any
 from fleetmem.controller.answer.envelope import Envelope, HostEntry, hosts_of, reading_of
 from fleetmem.controller.answer.step import DIRECT, Reach, Step
 from fleetmem.controller.render.audit.audit_fold import (
-    Row,
+    FoldedRow,
     equal_row,
     finding_rows,
     fold_hosts,
@@ -173,7 +173,7 @@ def _folded(envelope: Envelope, seconds: float | None, reach: Reach, width: int)
     ]
     shown = [_row(row) for row in rows]
     if equal:
-        shown.append(_row(Row("equal", tuple(equal), "equal", text)))
+        shown.append(_row(FoldedRow("equal", tuple(equal), "equal", text)))
     lines = [*block(_title(envelope, seconds), width, "bold"), ()]
     lines += table_lines(columns, shown, width)
     lines += [(), *block(_tally(rows, equal), width)]
@@ -189,7 +189,7 @@ def _title(envelope: Envelope, seconds: float | None) -> str:
     return text + (f" · {seconds:.1f} s" if seconds is not None else "")
 
 
-def _row(row: Row) -> table.Row:
+def _row(row: FoldedRow) -> table.Row:
     glyph, style = _SIGNS[row.kind]
     dim = "dim" if row.kind in ("info", "none", "equal") else ""
     return table.Row(
@@ -203,7 +203,7 @@ def _row(row: Row) -> table.Row:
     )
 
 
-def _tally(rows: Sequence[Row], equal: Sequence[str]) -> str:
+def _tally(rows: Sequence[FoldedRow], equal: Sequence[str]) -> str:
     parts = []
     for kind in ("critical", "warn"):
         number = sum(row.kind == kind for row in rows)
@@ -214,7 +214,7 @@ def _tally(rows: Sequence[Row], equal: Sequence[str]) -> str:
     return f"{text} · {len(equal)} equal" if equal else text
 
 
-def _next(envelope: Envelope, rows: Sequence[Row], reach: Reach) -> list[Step]:
+def _next(envelope: Envelope, rows: Sequence[FoldedRow], reach: Reach) -> list[Step]:
     """The whole screen of the worst host."""
     worst = next((row for row in rows if row.kind in ("critical", "warn")), None)
     if worst is None:

@@ -18,7 +18,7 @@ NEAR_SHARE, NEAR_BYTES = 0.02, 0.1 * GIB
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class FoldedRow:
     """One row: ``kind`` is a severity, ``none`` or ``equal``."""
 
     kind: str
@@ -27,7 +27,7 @@ class Row:
     text: str
 
 
-def finding_rows(envelope: Envelope) -> list[Row]:
+def finding_rows(envelope: Envelope) -> list[FoldedRow]:
     """One row for each finding with equal words, worst first, then fewest hosts."""
     grouped: dict[tuple[str, str, str], list[str]] = {}
     for found in envelope["findings"]:
@@ -38,16 +38,18 @@ def finding_rows(envelope: Envelope) -> list[Row]:
         for host in hosts_of(found, envelope):
             if host not in hosts:
                 hosts.append(host)
-    rows = [Row(kind, tuple(hosts), rule, say) for (kind, rule, say), hosts in grouped.items()]
+    rows = [
+        FoldedRow(kind, tuple(hosts), rule, say) for (kind, rule, say), hosts in grouped.items()
+    ]
     return sorted(rows, key=lambda row: (_ORDER[row.kind], len(row.hosts), row.rule))
 
 
 def rest_rows(
     envelope: Envelope,
-    rows: Sequence[Row],
+    rows: Sequence[FoldedRow],
     equal: Sequence[str],
     reasons: Callable[[HostEntry], list[str]],
-) -> list[Row]:
+) -> list[FoldedRow]:
     """Rows for hosts that no other row shows, and for what could not be read."""
     shown = {host for row in rows for host in row.hosts} | set(equal)
     grouped: dict[tuple[str, str, str], list[str]] = {}
@@ -65,7 +67,9 @@ def rest_rows(
         else:
             key = ("info", "startup", _summary(entry))
         grouped.setdefault(key, []).append(entry["host"])
-    found = [Row(kind, tuple(hosts), rule, text) for (kind, rule, text), hosts in grouped.items()]
+    found = [
+        FoldedRow(kind, tuple(hosts), rule, text) for (kind, rule, text), hosts in grouped.items()
+    ]
     return sorted(found, key=lambda row: (_ORDER[row.kind], len(row.hosts), row.text))
 
 

@@ -10,7 +10,7 @@ from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.render.kit.line import WIDTH, Line, block, cells, wrap
 from fleetmem.controller.render.kit.table import GAP, Column, hosts_column, measured, table_lines
 from fleetmem.controller.render.kit.table import Row as TableRow
-from fleetmem.controller.render.reclaim.plan_rows import Row, spared_rows, target_rows
+from fleetmem.controller.render.reclaim.plan_rows import PlanRow, spared_rows, target_rows
 from fleetmem.controller.render.reclaim.verdict_text import managed_bytes
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import count, gib, seconds_span
@@ -91,7 +91,7 @@ def _gpus(entries: Iterable[HostEntry]) -> str:
     return f"{total} × {names.pop()}" if len(names) == 1 else count(total, "GPU")
 
 
-def _columns(rows: Sequence[Row], many: bool, width: int) -> list[Column]:
+def _columns(rows: Sequence[PlanRow], many: bool, width: int) -> list[Column]:
     """Columns that targets and spared processes share have room for both."""
 
     def size(texts: Iterable[str]) -> int:
@@ -113,7 +113,7 @@ def _columns(rows: Sequence[Row], many: bool, width: int) -> list[Column]:
     ]
 
 
-def _target(row: Row, many: bool) -> TableRow:
+def _target(row: PlanRow, many: bool) -> TableRow:
     hosts = [row.hosts] if many else []
     ages = [] if many else [row.age]
     kind: Line = ((_class(row), CLASS_STYLES.get(row.kind, "")),)
@@ -131,13 +131,13 @@ def _spared_columns(columns: Sequence[Column], widths: Mapping[str, int]) -> lis
     return [*first, text, columns[-1]]
 
 
-def _spared(row: Row, many: bool) -> TableRow:
+def _spared(row: PlanRow, many: bool) -> TableRow:
     hosts = [row.hosts] if many else []
     kind: Line = ((_class(row), CLASS_STYLES.get(row.kind, "")),)
     return TableRow([*hosts, row.gpus, row.used, row.text, kind], style="dim")
 
 
-def _class(row: Row) -> str:
+def _class(row: PlanRow) -> str:
     return row.kind.replace("_", " ")
 
 

@@ -15,7 +15,7 @@ from fleetmem.controller.text.sizes import NONE, age, mib_span
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class PlanRow:
     """One row's texts. ``owner``, ``pid`` and ``age`` are empty for spared processes."""
 
     hosts: str
@@ -30,7 +30,7 @@ class Row:
     command: str = ""
 
 
-def target_rows(entries: Iterable[HostEntry]) -> list[Row]:
+def target_rows(entries: Iterable[HostEntry]) -> list[PlanRow]:
     """Targets folded; the largest groups first, those signalled last at the end."""
     groups: dict[tuple[str, ...], list[tuple[HostEntry, Target]]] = {}
     for entry in entries:
@@ -53,10 +53,10 @@ def _owner(target: Target) -> str:
     )
 
 
-def _target_row(group: Sequence[tuple[HostEntry, Target]], told: set[tuple[str, int]]) -> Row:
+def _target_row(group: Sequence[tuple[HostEntry, Target]], told: set[tuple[str, int]]) -> PlanRow:
     targets = [target for _, target in group]
     ages = (target.get("age_seconds") for target in targets)
-    return Row(
+    return PlanRow(
         hosts=safe(fold_hosts(entry["host"] for entry, _ in group)),
         gpus=fold_numbers(gpu for target in targets for gpu in target["gpus"]),
         used=_used(group, told),
@@ -97,7 +97,7 @@ def _used(group: Sequence[tuple[HostEntry, Target]], told: set[tuple[str, int]])
     )
 
 
-def spared_rows(entries: Iterable[HostEntry]) -> list[Row]:
+def spared_rows(entries: Iterable[HostEntry]) -> list[PlanRow]:
     """Processes left alone, folded."""
     groups: dict[tuple[str, ...], list[tuple[HostEntry, Spared]]] = {}
     for entry in entries:
@@ -107,7 +107,7 @@ def spared_rows(entries: Iterable[HostEntry]) -> list[Row]:
     return [_spared_row(group) for group in groups.values()]
 
 
-def _spared_row(group: Sequence[tuple[HostEntry, Spared]]) -> Row:
+def _spared_row(group: Sequence[tuple[HostEntry, Spared]]) -> PlanRow:
     spared = [row for _, row in group]
     names = fold_names(row["name"] for row in spared)
     who = f"{names} {spared[0]['pid']}" if len(spared) == 1 else f"{names} × {len(spared)}"
@@ -115,7 +115,7 @@ def _spared_row(group: Sequence[tuple[HostEntry, Spared]]) -> Row:
     user = users.pop()
     if user and not users:
         who += f" ({user})"
-    return Row(
+    return PlanRow(
         hosts=safe(fold_hosts(entry["host"] for entry, _ in group)),
         gpus=fold_numbers(gpu for row in spared for gpu in row["gpus"]) or NONE,
         used=mib_span(row["held_bytes"] for row in spared),

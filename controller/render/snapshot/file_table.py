@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from fleetmem.controller.answer.fold import fold_numbers
-from fleetmem.controller.memory.snapshot_shapes import CachedFile, Snapshot
+from fleetmem.controller.memory.snapshot_shapes import Snapshot, SnapshotFile
 from fleetmem.controller.memory.table import directory
 from fleetmem.controller.render.kit.line import WIDTH, Line, block
 from fleetmem.controller.render.kit.table import Column, Row, table_lines
@@ -80,7 +80,7 @@ def file_lines(section: Snapshot, width: int = WIDTH) -> list[Line]:
     return table_lines(heads, [_line(row, places) for row in rows], width) + _unsure(section, width)
 
 
-def _groups(files: Sequence[CachedFile]) -> list[_Group]:
+def _groups(files: Sequence[SnapshotFile]) -> list[_Group]:
     found: dict[tuple[str, str], _Group] = {}
     for one in files:
         if not one["resident_bytes"]:

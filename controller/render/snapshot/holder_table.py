@@ -22,7 +22,7 @@ _NO_PROCESS = "no visible process"
 
 
 @dataclass(frozen=True)
-class Holder:
+class HolderRow:
     """Somebody with memory of GPUs; sizes are bytes, ``None`` is not known.
 
     ``pid`` is ``None`` for memory that no process of this host is named for. ``cuda`` is what
@@ -52,13 +52,13 @@ class Holder:
         return (self.cuda or 0) + self.managed
 
 
-def holders(entry: HostEntry, section: Snapshot) -> list[Holder]:
+def holders(entry: HostEntry, section: Snapshot) -> list[HolderRow]:
     """Who holds 5 % of a GPU or more: by GPU, the largest first."""
     found = [*_processes(entry, section), *_without_process(entry, section)]
     return sorted(found, key=lambda one: (one.gpus, -one.held))
 
 
-def _processes(entry: HostEntry, section: Snapshot) -> Iterator[Holder]:
+def _processes(entry: HostEntry, section: Snapshot) -> Iterator[HolderRow]:
     places = {gpu["uuid"]: (gpu["index"], gpu["total_bytes"]) for gpu in section["gpus"]}
     reading = reading_of(entry, "processes.identity")
     known_by_pid = {one["pid"]: one for one in reading["processes"]} if reading else {}
@@ -71,7 +71,7 @@ def _processes(entry: HostEntry, section: Snapshot) -> Iterator[Holder]:
             continue
         known = [size for size in sizes.values() if size is not None]
         identity = known_by_pid.get(process["pid"])
-        yield Holder(
+        yield HolderRow(
             pid=process["pid"],
             name=_name(process),
             note=(abandoned(identity) if identity else None) or "",
@@ -97,7 +97,7 @@ def _name(process: Process) -> str:
     return text if process["user"] in (None, "root") else f"{text} ({process['user']})"
 
 
-def _without_process(entry: HostEntry, section: Snapshot) -> Iterator[Holder]:
+def _without_process(entry: HostEntry, section: Snapshot) -> Iterator[HolderRow]:
     """Memory of a GPU that is somebody's, but of no process that was seen here."""
     gone = _gone(entry)
     for gpu in section["gpus"]:
@@ -111,7 +111,7 @@ def _without_process(entry: HostEntry, section: Snapshot) -> Iterator[Holder]:
             managed = all(text.startswith("managed") for text in row["evidence"])
             pids = gone.get(gpu["index"])
             dead = f"{_NO_PROCESS} has PID {fold_numbers(pids)}" if pids else _NO_PROCESS
-            yield Holder(
+            yield HolderRow(
                 pid=None,
                 name="; ".join(row["evidence"]) if managed else "",
                 note="" if managed else dead,
@@ -169,7 +169,7 @@ def holder_lines(entry: HostEntry, section: Snapshot, width: int = WIDTH) -> lis
     return lines
 
 
-def _row(one: Holder, managed: bool) -> Row:
+def _row(one: HolderRow, managed: bool) -> Row:
     note = f" · {one.note}" if one.name and one.note else one.note
     who: Line = ((safe(one.name), ""), (note, "warn"))
     sizes = [one.cuda, *([one.managed or None] if managed else []), one.pinned, one.anon]
@@ -247,7 +247,7 @@ def _kinds(entry: HostEntry) -> Iterator[_Kind]:
     """The holders of one host, those together whose names differ in numbers only."""
     if "snapshot" not in entry:
         return
-    alike: dict[str, list[Holder]] = {}
+    alike: dict[str, list[HolderRow]] = {}
     for one in holders(entry, entry["snapshot"]):
         alike.setdefault(template(one.who), []).append(one)
     for found in alike.values():

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from fleetmem.controller.memory.snapshot_shapes import Gpu, NumaNode, Snapshot
+from fleetmem.controller.memory.snapshot_shapes import Gpu, Snapshot, SnapshotNode
 from fleetmem.controller.render.kit.line import Line, Span
 from fleetmem.controller.render.kit.table import Cell, Column, Row, table_lines
 from fleetmem.controller.text.safe import safe
@@ -74,7 +74,7 @@ def place_notes(section: Snapshot) -> list[str]:
     return notes
 
 
-def _node(node: NumaNode, name: str) -> Place:
+def _node(node: SnapshotNode, name: str) -> Place:
     kernel = [node["kernel_bytes"], node["slab_bytes"], node["hugetlb_bytes"]]
     parts = {
         "FREE": node["free_bytes"],

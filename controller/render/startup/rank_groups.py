@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from statistics import median
 from typing import Any
 
-from fleetmem.controller.render.startup.startup_rows import Row
+from fleetmem.controller.render.startup.startup_rows import StartupRow
 
 GIB = 2**30
 _RESTS = ("unaccounted_bytes",)
 
 
-def groups(ranks: Mapping[str, Mapping[str, Any]], rows: Sequence[Row]) -> list[list[str]]:
+def groups(ranks: Mapping[str, Mapping[str, Any]], rows: Sequence[StartupRow]) -> list[list[str]]:
     """Equal ranks together: the ones that stand out first, the fullest GPU before others."""
     shown = [row for row in rows if row.field not in _RESTS]
     usual: dict[str, float] = {}
@@ -44,7 +44,7 @@ def groups(ranks: Mapping[str, Mapping[str, Any]], rows: Sequence[Row]) -> list[
     return sorted(found, key=lambda one: _order(ranks[one[0]], shown, one is even))
 
 
-def _order(values: Mapping[str, Any], rows: Sequence[Row], even: bool) -> tuple[int, float]:
+def _order(values: Mapping[str, Any], rows: Sequence[StartupRow], even: bool) -> tuple[int, float]:
     known = [values[row.field] for row in rows if values.get(row.field) is not None]
     if not known:  # a rank of which nothing is known
         return (2, 0.0)
@@ -57,7 +57,7 @@ def _near(value: float, usual: float, base: float) -> bool:
 
 
 def _alike(
-    one: Mapping[str, Any], other: Mapping[str, Any], rows: Sequence[Row], base: float
+    one: Mapping[str, Any], other: Mapping[str, Any], rows: Sequence[StartupRow], base: float
 ) -> bool:
     known = [any(v.get(row.field) is not None for row in rows) for v in (one, other)]
     if known[0] != known[1]:
@@ -66,7 +66,9 @@ def _alike(
     return all(a is None or b is None or _near(a, b, base) for a, b in pairs)
 
 
-def spread(ranks: Mapping[str, Mapping[str, Any]], keys: Sequence[str], rows: Sequence[Row]) -> int:
+def spread(
+    ranks: Mapping[str, Mapping[str, Any]], keys: Sequence[str], rows: Sequence[StartupRow]
+) -> int:
     """The largest difference between equal ranks, in bytes."""
     most = 0
     for row in rows:

@@ -13,7 +13,7 @@ from fleetmem.controller.render.kit.line import WIDTH, Line, cells, left, right,
 from fleetmem.controller.render.kit.next_steps import next_lines
 from fleetmem.controller.render.startup.details import changed_lines, detail_lines
 from fleetmem.controller.render.startup.rank_groups import fold_ranks, groups, spread
-from fleetmem.controller.render.startup.startup_rows import NAMES, Row, rows_for
+from fleetmem.controller.render.startup.startup_rows import NAMES, StartupRow, rows_for
 from fleetmem.controller.render.startup.table import MAX_COLUMNS, table, when
 from fleetmem.controller.text.safe import safe
 
@@ -114,7 +114,9 @@ def _header(
 
 
 def _equal(
-    ranks: Mapping[str, Mapping[str, Any]], rows: Sequence[Row], parted: Sequence[Sequence[str]]
+    ranks: Mapping[str, Mapping[str, Any]],
+    rows: Sequence[StartupRow],
+    parted: Sequence[Sequence[str]],
 ) -> str:
     if not rows:
         return ""

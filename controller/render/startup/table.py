@@ -8,7 +8,7 @@ from typing import Any
 
 from fleetmem.controller.render.kit.line import STYLES, WIDTH, Line, Span, cells, left, right
 from fleetmem.controller.render.startup.rank_groups import fold_ranks, groups, merged
-from fleetmem.controller.render.startup.startup_rows import Row, rows_for
+from fleetmem.controller.render.startup.startup_rows import StartupRow, rows_for
 from fleetmem.controller.text.safe import safe
 
 GIB = 2**30
@@ -34,7 +34,7 @@ def table(
     everything = list(ranks.values()) + [v for inv in older for v in inv["ranks"].values()]
     rows = rows_for(engine, everything)
     if not any(row.tokens for row in rows) and (newest.get("engine") or {}).get("max_tokens"):
-        rows.append(Row("  KV cache", "kv_cache_bytes", -1, "good", "max_tokens"))
+        rows.append(StartupRow("  KV cache", "kv_cache_bytes", -1, "good", "max_tokens"))
     if not rows:
         return []
     parted = groups(ranks, rows) or [[]]
@@ -91,7 +91,7 @@ def when(inv: Mapping[str, Any]) -> str:
 
 
 def _row(
-    row: Row,
+    row: StartupRow,
     now: Mapping[str, Any],
     before: Sequence[Mapping[str, Any]],
     scale: float,
@@ -118,7 +118,9 @@ def _row(
     return (*spans, _change(row, value, before[0].get(row.field)))
 
 
-def _scale(rows: Sequence[Row], now: Mapping[str, Any], older: bool, engine: str | None) -> float:
+def _scale(
+    rows: Sequence[StartupRow], now: Mapping[str, Any], older: bool, engine: str | None
+) -> float:
     """Bytes of one bar cell: the largest figure fills the bar, and every note has its place."""
     each = 0.0
     for row in rows:
@@ -131,19 +133,19 @@ def _scale(rows: Sequence[Row], now: Mapping[str, Any], older: bool, engine: str
     return each
 
 
-def _note(row: Row, values: Mapping[str, Any], engine: str | None) -> str:
+def _note(row: StartupRow, values: Mapping[str, Any], engine: str | None) -> str:
     if row.field == "unaccounted_bytes" and engine in _ORDINARY:
         low, high = _ORDINARY[engine]
         return f"(ordinary {low}-{high})"
     return _tokens(row, values)
 
 
-def _tokens(row: Row, values: Mapping[str, Any]) -> str:
+def _tokens(row: StartupRow, values: Mapping[str, Any]) -> str:
     held = values.get(row.tokens) if row.tokens else None
     return f"{held:,} tokens".replace(",", " ") if isinstance(held, int) else ""
 
 
-def _style(row: Row, value: Any, engine: str | None) -> str:
+def _style(row: StartupRow, value: Any, engine: str | None) -> str:
     if row.field == "unaccounted_bytes" and value is not None and engine in _ORDINARY:
         return "bad" if value > _ORDINARY[engine][1] * GIB else "warn"
     return row.style if row.style in STYLES else ""
@@ -163,7 +165,7 @@ def _bar(value: Any, scale: float) -> str:
     return "█" * whole + (_EIGHTHS[part] if part else "")
 
 
-def _change(row: Row, new: Any, old: Any) -> Span:
+def _change(row: StartupRow, new: Any, old: Any) -> Span:
     if not isinstance(new, int | float) or not isinstance(old, int | float):
         return (right("" if new is None and old is None else "–", CHANGE), "dim")
     if abs(new - old) <= 0.006 * GIB:
@@ -176,7 +178,7 @@ def _change(row: Row, new: Any, old: Any) -> Span:
 
 def _rank_columns(
     newest: Mapping[str, Any],
-    rows: Sequence[Row],
+    rows: Sequence[StartupRow],
     parted: Sequence[Sequence[str]],
     older: Sequence[Mapping[str, Any]],
 ) -> list[Line]:
@@ -218,7 +220,7 @@ def _token_row(
 
 
 def _rank_rows(
-    newest: Mapping[str, Any], rows: Sequence[Row], parted: Sequence[Sequence[str]]
+    newest: Mapping[str, Any], rows: Sequence[StartupRow], parted: Sequence[Sequence[str]]
 ) -> list[Line]:
     """A row each group of ranks, a column each figure: nothing is left out."""
     ranks = newest["ranks"]

@@ -18,7 +18,7 @@ SLACK = 0.03 * GIB
 
 
 @dataclass(frozen=True, slots=True)
-class Term:
+class Summand:
     """One term of a sum. ``needs`` says which line of the log would show an unknown one."""
 
     name: str
@@ -33,7 +33,7 @@ class Term:
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class Equation:
     """``terms`` add up to the pool of *rank*; ``source`` names the function that computes it.
 
     ``share`` of ``base_bytes`` is what the setting ``setting`` (of ``setting_flag`` on the
@@ -47,8 +47,8 @@ class Identity:
     versions: str
     source: str
     rank: str
-    terms: tuple[Term, ...]
-    pool: Term
+    terms: tuple[Summand, ...]
+    pool: Summand
     setting: str
     setting_flag: str
     share: float | None = None
@@ -59,21 +59,21 @@ class Identity:
     figures: dict[str, Any] = field(default_factory=dict)
 
 
-def known(name: str, sign: int, value: Any, needs: str, off: float = 0.0) -> Term:
+def known(name: str, sign: int, value: Any, needs: str, off: float = 0.0) -> Summand:
     """A printed term, or an unknown one; a size below nothing was never a size."""
     if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0:
-        return Term(name, sign, int(value), "printed", needs, off)
-    return Term(name, sign, None, "unknown", needs)
+        return Summand(name, sign, int(value), "printed", needs, off)
+    return Summand(name, sign, None, "unknown", needs)
 
 
-def derived(name: str, sign: int, value: float | None, needs: str, off: float = 0.0) -> Term:
+def derived(name: str, sign: int, value: float | None, needs: str, off: float = 0.0) -> Summand:
     """A term computed from others, or an unknown one."""
     if value is None:
-        return Term(name, sign, None, "unknown", needs)
-    return Term(name, sign, round(value), "derived", needs, off)
+        return Summand(name, sign, None, "unknown", needs)
+    return Summand(name, sign, round(value), "derived", needs, off)
 
 
-def total(identity: Identity) -> int | None:
+def total(identity: Equation) -> int | None:
     """What the terms add up to; None where one of them is unknown."""
     sizes = [one.bytes for one in identity.terms]
     if any(size is None for size in sizes):
@@ -81,12 +81,12 @@ def total(identity: Identity) -> int | None:
     return sum(one.sign * (one.bytes or 0) for one in identity.terms)
 
 
-def unknown(identity: Identity) -> list[Term]:
+def unknown(identity: Equation) -> list[Summand]:
     """The terms that the log does not show."""
     return [one for one in identity.terms if one.bytes is None]
 
 
-def closes(identity: Identity) -> bool | None:
+def closes(identity: Equation) -> bool | None:
     """Whether the terms give the printed pool; None where one side is unknown."""
     gives = total(identity)
     if gives is None or identity.pool.bytes is None:
@@ -95,7 +95,7 @@ def closes(identity: Identity) -> bool | None:
     return abs(gives - identity.pool.bytes) <= off
 
 
-def with_share(identity: Identity, share: float) -> int | None:
+def with_share(identity: Equation, share: float) -> int | None:
     """The pool that another share would give, by the same sum; None where it is unknown."""
     gives = total(identity) if total(identity) is not None else identity.pool.bytes
     if gives is None or identity.share is None or identity.base_bytes is None:
@@ -103,7 +103,7 @@ def with_share(identity: Identity, share: float) -> int | None:
     return round(gives + (share - identity.share) * identity.base_bytes)
 
 
-def share_for(identity: Identity, pool_bytes: float) -> float | None:
+def share_for(identity: Equation, pool_bytes: float) -> float | None:
     """The share that gives a pool of *pool_bytes*; None where it is unknown."""
     gives = total(identity) if total(identity) is not None else identity.pool.bytes
     if gives is None or identity.share is None or not identity.base_bytes:
@@ -111,7 +111,7 @@ def share_for(identity: Identity, pool_bytes: float) -> float | None:
     return identity.share + (pool_bytes - gives) / identity.base_bytes
 
 
-def largest_share(identity: Identity) -> float | None:
+def largest_share(identity: Equation) -> float | None:
     """The largest share for which this start would fit; None where the log does not tell."""
     bounds = [identity.room_share] if identity.room_share is not None else []
     if identity.room_bytes is not None:
@@ -121,7 +121,7 @@ def largest_share(identity: Identity) -> float | None:
     return min([*bounds, 0.99]) if bounds else None
 
 
-def without(identity: Identity, name: str) -> Identity:
+def without(identity: Equation, name: str) -> Equation:
     """*identity* with the term *name* at nothing."""
     terms = tuple(replace(t, bytes=0) if t.name == name else t for t in identity.terms)
     return replace(identity, terms=terms)

@@ -7,13 +7,13 @@ unaccounted at the end. No share sizes the pool: its lever is the context, and l
 
 from __future__ import annotations
 
-from fleetmem.controller.startup.engines.identity import Identity, known
+from fleetmem.controller.startup.engines.identity import Equation, known
 from fleetmem.controller.startup.model import Invocation
 
 MARGIN = 1 << 30
 
 
-def llamacpp(inv: Invocation, rank: str) -> Identity | None:
+def llamacpp(inv: Invocation, rank: str) -> Equation | None:
     """What *rank*'s device had free, and what was put there."""
     values = inv.ranks[rank]
     free = values.get("initial_free_bytes")
@@ -29,7 +29,7 @@ def llamacpp(inv: Invocation, rank: str) -> Identity | None:
     room = None
     if isinstance(free, int) and all(one.bytes is not None for one in used):
         room = free - sum(one.bytes or 0 for one in used) - MARGIN
-    return Identity(
+    return Equation(
         family="llamacpp",
         versions="b4000 and later",
         source="common_fit_params, common/fit.cpp",

@@ -6,11 +6,11 @@ budget that replaced it (0.18): cache_max_entry_count × free memory after the w
 
 from __future__ import annotations
 
-from fleetmem.controller.startup.engines.identity import Identity, derived, known
+from fleetmem.controller.startup.engines.identity import Equation, derived, known
 from fleetmem.controller.startup.model import GIB, Invocation
 
 
-def lmdeploy(inv: Invocation, rank: str) -> Identity | None:
+def lmdeploy(inv: Invocation, rank: str) -> Equation | None:
     """The budget of *rank*."""
     values = inv.ranks[rank]
     pool = known(
@@ -23,7 +23,7 @@ def lmdeploy(inv: Invocation, rank: str) -> Identity | None:
     free, share = values.get("available_after_load_bytes"), values.get("cache_ratio")
     share = float(share) if isinstance(share, int | float) else None
     asked = None if free is None or share is None else free * share
-    return Identity(
+    return Equation(
         family="lmdeploy",
         versions="0.2 and later",
         source="BlockManager, src/turbomind/models/llama/BlockManager.cc",

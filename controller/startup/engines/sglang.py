@@ -12,8 +12,8 @@ from dataclasses import replace
 from typing import Any
 
 from fleetmem.controller.startup.engines.identity import (
-    Identity,
-    Term,
+    Equation,
+    Summand,
     closes,
     derived,
     known,
@@ -31,7 +31,7 @@ _AFTER = 'the "Load weight end" line'
 _FRACTION = "the server_args line, for mem_fraction_static"
 
 
-def sglang(inv: Invocation, rank: str) -> Identity | None:
+def sglang(inv: Invocation, rank: str) -> Equation | None:
     """The budget of *rank*: the smallest free memory over all ranks sizes every pool."""
     values = inv.ranks[rank]
     fraction = setting(inv, "mem_fraction_static")
@@ -43,7 +43,7 @@ def sglang(inv: Invocation, rank: str) -> Identity | None:
     room = None
     if final is not None and pool.bytes is not None:
         room = int(pool.bytes + final[1] - KEEP_FREE)
-    identity = Identity(
+    identity = Equation(
         family="sglang",
         versions="0.3 and later",
         source="ModelRunner.profile_max_num_token, sglang/srt/model_executor/model_runner.py",
@@ -68,7 +68,7 @@ def sglang(inv: Invocation, rank: str) -> Identity | None:
     )
     whole = all(of_all(inv, f"avail{one}_bytes") for one in ("_before_load", "able_after_load"))
     if closes(identity) is False and not whole:  # a rank that is not seen may have had less
-        least = Term(
+        least = Summand(
             "free before load, of every rank", 1, None, "unknown", _BEFORE + " of every rank"
         )
         return replace(identity, terms=(*identity.terms, least))
@@ -77,7 +77,7 @@ def sglang(inv: Invocation, rank: str) -> Identity | None:
 
 def _best(
     inv: Invocation, values: Mapping[str, Any], share: float | None, before: tuple[str, int] | None
-) -> tuple[int | None, Term]:
+) -> tuple[int | None, Summand]:
     """Builds measure after the target's or the draft's load, and budget the draft's KV or not:
     the pair that agrees; else the target's."""
     least = smallest(inv, "available_after_load_bytes")
@@ -86,12 +86,14 @@ def _best(
         if name in values:
             loads.append(values[name])
     sums = [
-        Term("pools", 1, size, "derived" if n else "printed", off=0.02 * GIB)
+        Summand("pools", 1, size, "derived" if n else "printed", off=0.02 * GIB)
         for n, size in enumerate(pool_sums(values))
         if size is not None
     ]
     first = (
-        sums[0] if sums else Term("pools", 1, None, "unknown", 'the "KV Cache is allocated" line')
+        sums[0]
+        if sums
+        else Summand("pools", 1, None, "unknown", 'the "KV Cache is allocated" line')
     )
     if not loads or share is None or before is None or not sums:
         return (loads[0] if loads else None), first

@@ -7,14 +7,14 @@ kvCacheFreeGpuMemFraction in ``KVCacheManager::calculateMaxNumBlocks``.
 
 from __future__ import annotations
 
-from fleetmem.controller.startup.engines.identity import Identity, Term, derived, known, setting
+from fleetmem.controller.startup.engines.identity import Equation, Summand, derived, known, setting
 from fleetmem.controller.startup.model import GIB, Invocation
 
 _PEAK = 'the "Peak memory during memory usage profiling" line'
 _AVAILABLE = 'the "Memory usage when calculating max tokens" line'
 
 
-def trtllm(inv: Invocation, rank: str) -> Identity | None:
+def trtllm(inv: Invocation, rank: str) -> Equation | None:
     """The budget of *rank*."""
     values = inv.ranks[rank]
     pool = known(
@@ -30,7 +30,7 @@ def trtllm(inv: Invocation, rank: str) -> Identity | None:
         return _measured(rank, values.get("total_bytes"), values, pool, share)
     free = values.get("available_after_load_bytes")
     asked = None if free is None or share is None else free * share
-    return Identity(
+    return Equation(
         family="trtllm",
         versions="C++ executor",
         source="KVCacheManager::calculateMaxNumBlocks, cpp/tensorrt_llm/batch_manager/",
@@ -56,8 +56,8 @@ def trtllm(inv: Invocation, rank: str) -> Identity | None:
 
 
 def _measured(
-    rank: str, card: int | None, values: dict[str, object], pool: Term, share: float | None
-) -> Identity:
+    rank: str, card: int | None, values: dict[str, object], pool: Summand, share: float | None
+) -> Equation:
     peak, trial = values.get("peak_torch_bytes"), values.get("trial_kv_bytes")
     free = None
     if isinstance(card, int) and isinstance(peak, int):
@@ -66,7 +66,7 @@ def _measured(
     needs = _PEAK
     if free is not None:
         needs = "the trial pool (tmp kv_mem)" if trial is None else "free_gpu_memory_fraction"
-    return Identity(
+    return Equation(
         family="trtllm",
         versions="0.17 and later, PyTorch backend",
         source="KvCacheCreator, tensorrt_llm/_torch/pyexecutor/_util.py",

@@ -15,8 +15,8 @@ from typing import Any
 
 from fleetmem.controller.startup.engines.identity import (
     SLACK,
-    Identity,
-    Term,
+    Equation,
+    Summand,
     closes,
     derived,
     known,
@@ -35,7 +35,7 @@ _ESTIMATE = 'the "Estimated CUDA graph memory" line'
 GRAPHS = "estimated graphs"
 
 
-def vllm(inv: Invocation, rank: str) -> Identity | None:
+def vllm(inv: Invocation, rank: str) -> Equation | None:
     """The budget of *rank*; where graphs may be counted in two ways, the one that closes."""
     values = inv.ranks[rank]
     forms = list(_forms(inv, rank, values))
@@ -46,7 +46,7 @@ def vllm(inv: Invocation, rank: str) -> Identity | None:
     return open_[0] if open_ else forms[0] if forms else None
 
 
-def _forms(inv: Invocation, rank: str, values: Mapping[str, Any]) -> Iterator[Identity]:
+def _forms(inv: Invocation, rank: str, values: Mapping[str, Any]) -> Iterator[Equation]:
     """The first is what this build prints most likely, the others are other builds' ways."""
     plain = _identity(inv, rank, values)
     estimate = values.get("graph_estimated_bytes")
@@ -70,9 +70,9 @@ def _forms(inv: Invocation, rank: str, values: Mapping[str, Any]) -> Iterator[Id
         yield plain
 
 
-def _inside(plain: Identity, graphs: Term) -> Identity | None:
+def _inside(plain: Equation, graphs: Summand) -> Equation | None:
     """Since 0.26 the printed peak activation holds the estimate: taken apart here."""
-    terms: list[Term] = []
+    terms: list[Summand] = []
     split = False
     for term in plain.terms:
         if term.name == "activations" and term.bytes is not None and graphs.bytes is not None:
@@ -86,7 +86,7 @@ def _inside(plain: Identity, graphs: Term) -> Identity | None:
     return replace(plain, terms=tuple(terms)) if split else None
 
 
-def _identity(inv: Invocation, rank: str, values: Mapping[str, Any]) -> Identity:
+def _identity(inv: Invocation, rank: str, values: Mapping[str, Any]) -> Equation:
     share = values.get("gpu_memory_utilization", setting(inv, "gpu_memory_utilization"))
     share = float(share) if isinstance(share, int | float) else None
     card = values.get("total_bytes")
@@ -100,15 +100,15 @@ def _identity(inv: Invocation, rank: str, values: Mapping[str, Any]) -> Identity
         (v["initial_free_bytes"] for v in inv.ranks.values() if "initial_free_bytes" in v),
         default=None,
     )
-    return Identity(
+    return Equation(
         family="vllm",
         versions="0.6.6 and later",
         source="Worker.determine_available_memory, vllm/v1/worker/gpu_worker.py",
         rank=rank,
         terms=terms,
-        pool=Term("KV cache", 1, int(pool), "printed", off=0.006 * GIB)
+        pool=Summand("KV cache", 1, int(pool), "printed", off=0.006 * GIB)
         if printed
-        else Term("KV cache", 1, None, "unknown", 'the "Available KV cache memory" line'),
+        else Summand("KV cache", 1, None, "unknown", 'the "Available KV cache memory" line'),
         setting="gpu_memory_utilization",
         setting_flag="utilization",
         share=share,
@@ -120,7 +120,7 @@ def _identity(inv: Invocation, rank: str, values: Mapping[str, Any]) -> Identity
     )
 
 
-def _used(values: Mapping[str, Any]) -> Iterator[Term]:
+def _used(values: Mapping[str, Any]) -> Iterator[Summand]:
     """What was in use before the pool, in whichever parts this build prints it."""
     if "peak_torch_bytes" in values:
         yield known("peak of PyTorch", -1, values["peak_torch_bytes"], _USAGE, 0.006 * GIB)
@@ -145,7 +145,7 @@ def _graphs(values: Mapping[str, Any]) -> int | None:
     return None
 
 
-def _room(values: Mapping[str, Any], terms: tuple[Term, ...], least: int | None) -> int | None:
+def _room(values: Mapping[str, Any], terms: tuple[Summand, ...], least: int | None) -> int | None:
     """The largest pool that leaves the graphs and the engine's own reserve."""
     used = [term.bytes for term in terms[1:]]
     graphs = _graphs(values)
@@ -159,7 +159,7 @@ def _room(values: Mapping[str, Any], terms: tuple[Term, ...], least: int | None)
     return int(least - spent - graphs - RESERVE)
 
 
-def suggestion(inv: Invocation, identity: Identity) -> dict[str, Any] | None:
+def suggestion(inv: Invocation, identity: Equation) -> dict[str, Any] | None:
     """The engine's ``--kv-cache-memory`` beside what the same sum gives, each graph once."""
     values = inv.ranks[identity.rank]
     printed, graphs = values.get("kv_suggested_fit_bytes"), values.get("graph_bytes")
@@ -172,7 +172,7 @@ def suggestion(inv: Invocation, identity: Identity) -> dict[str, Any] | None:
     return {"printed_bytes": printed, "right_bytes": int(right), "graph_bytes": graphs}
 
 
-def idle_bytes(inv: Invocation, rank: str, identity: Identity | None) -> int | None:
+def idle_bytes(inv: Invocation, rank: str, identity: Equation | None) -> int | None:
     """Free on *rank*'s GPU once it is ready: free at the start less every part; else None."""
     values = inv.ranks[rank]
     free, graphs = values.get("initial_free_bytes"), _graphs(values)

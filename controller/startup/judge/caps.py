@@ -7,7 +7,7 @@ from typing import Any
 
 from fleetmem.controller.startup.engines.families import identity_of
 from fleetmem.controller.startup.engines.identity import (
-    Identity,
+    Equation,
     closes,
     setting,
     total,
@@ -34,7 +34,7 @@ ASKED = frozenset(
 
 
 @dataclass(frozen=True, slots=True)
-class Cap:
+class PoolCap:
     """``by`` names the setting or rank, ``unknown`` where a term of the sum is not in the log.
 
     ``expected_bytes`` is what the sum gives for the pool and ``printed_bytes`` what the engine
@@ -49,10 +49,10 @@ class Cap:
     printed_bytes: int | None = None
     figures: dict[str, Any] = field(default_factory=dict)
     needs: tuple[str, ...] = ()
-    identity: Identity | None = None
+    identity: Equation | None = None
 
 
-def find_cap(inv: Invocation) -> Cap | None:
+def find_cap(inv: Invocation) -> PoolCap | None:
     """The cap of the rank with the smallest pool; None where the log shows no pool at all."""
     rank = worst_rank(inv)
     if rank is None:
@@ -76,7 +76,7 @@ def find_cap(inv: Invocation) -> Cap | None:
     if missing:
         names = tuple(dict.fromkeys(one.needs for one in missing if one.needs))
         figures["missing"] = ", ".join(one.name for one in missing)
-        return Cap("unknown", rank, None, None, identity.pool.bytes, figures, names, identity)
+        return PoolCap("unknown", rank, None, None, identity.pool.bytes, figures, names, identity)
     if agree and identity.setting == "mem_fraction_static":
         figures |= _fraction_figures(identity)
     if agree and identity.setting == "gpu_memory_utilization":
@@ -84,15 +84,15 @@ def find_cap(inv: Invocation) -> Cap | None:
     by = identity.setting
     if agree and _other_rank(identity):
         by = "other_rank"
-    return Cap(by, rank, agree, gives, identity.pool.bytes, figures, (), identity)
+    return PoolCap(by, rank, agree, gives, identity.pool.bytes, figures, (), identity)
 
 
-def _fraction_figures(identity: Identity) -> dict[str, Any]:
+def _fraction_figures(identity: Equation) -> dict[str, Any]:
     share, after = identity.share or 0.0, identity.figures["after_bytes"]
     return {"fraction": share, "naive_bytes": round(after * share)}
 
 
-def _utilization_figures(identity: Identity) -> dict[str, Any]:
+def _utilization_figures(identity: Equation) -> dict[str, Any]:
     return {
         "requested_bytes": identity.terms[0].bytes,
         "utilization": identity.share,
@@ -104,13 +104,13 @@ def _utilization_figures(identity: Identity) -> dict[str, Any]:
     }
 
 
-def _other_rank(identity: Identity) -> bool:
+def _other_rank(identity: Equation) -> bool:
     """SGLang: another rank's free memory, well below this one's, sizes the pool."""
     own, least = identity.figures.get("own_before_bytes"), identity.figures.get("before_bytes")
     return own is not None and least is not None and own - least > 0.02 * own
 
 
-def _argument(inv: Invocation, rank: str, identity: Identity | None) -> Cap | None:
+def _argument(inv: Invocation, rank: str, identity: Equation | None) -> PoolCap | None:
     """A setting that fixes the pool, whatever memory would have given."""
     if inv.engine_name == "sglang":
         return _sglang_tokens(inv, rank, identity)
@@ -121,7 +121,7 @@ def _argument(inv: Invocation, rank: str, identity: Identity | None) -> Cap | No
     return None
 
 
-def _sglang_tokens(inv: Invocation, rank: str, identity: Identity | None) -> Cap | None:
+def _sglang_tokens(inv: Invocation, rank: str, identity: Equation | None) -> PoolCap | None:
     """max_total_tokens against what the engine profiled, or what the sum says."""
     values, held = inv.ranks[rank], tokens(inv, rank)
     asked = _first(inv, "requested_max_total_tokens") or setting(inv, "max_total_tokens")
@@ -137,7 +137,7 @@ def _sglang_tokens(inv: Invocation, rank: str, identity: Identity | None) -> Cap
     if profiled is not None and held is not None and 0 <= profiled - held <= PAGE_SLACK:
         agrees = identity is not None and closes(identity)
         if agrees is not True:  # the engine names its own figure, the sum of the lines differs
-            return Cap("profiled_tokens", rank, True, None, size, figures)
+            return PoolCap("profiled_tokens", rank, True, None, size, figures)
         return None
     if asked is None:
         return None
@@ -152,7 +152,7 @@ def _sglang_tokens(inv: Invocation, rank: str, identity: Identity | None) -> Cap
     if not limited:
         return None
     figures["possible_tokens"] = possible
-    return Cap("max_total_tokens", rank, True, rest, size, figures)
+    return PoolCap("max_total_tokens", rank, True, rest, size, figures)
 
 
 def _first(inv: Invocation, field: str) -> int | None:
@@ -160,11 +160,11 @@ def _first(inv: Invocation, field: str) -> int | None:
     return int(found[0]) if found else None
 
 
-def _vllm_fixed(inv: Invocation, rank: str) -> Cap | None:
+def _vllm_fixed(inv: Invocation, rank: str) -> PoolCap | None:
     values = inv.ranks[rank]
     kv, fixed = kv_bytes(values), setting(inv, "kv_cache_memory_bytes")
     if fixed is not None or any(line.pattern == "kv-fixed" for line in inv.lines):
-        return Cap("kv_cache_memory_bytes", rank, True, kv, kv, {"asked_bytes": fixed})
+        return PoolCap("kv_cache_memory_bytes", rank, True, kv, kv, {"asked_bytes": fixed})
     blocks, auto = inv.engine.get("num_gpu_blocks"), inv.engine.get("auto_gpu_blocks")
     if setting(inv, "num_gpu_blocks_override") is not None or auto is not None:
         available = values.get("kv_available_bytes")
@@ -177,11 +177,11 @@ def _vllm_fixed(inv: Invocation, rank: str) -> Cap | None:
             "unused_bytes": unused,
             "ranks": len(inv.ranks),
         }
-        return Cap("num_gpu_blocks_override", rank, True, None, kv if auto else None, figures)
+        return PoolCap("num_gpu_blocks_override", rank, True, None, kv if auto else None, figures)
     return None
 
 
-def _trtllm_tokens(inv: Invocation, rank: str) -> Cap | None:
+def _trtllm_tokens(inv: Invocation, rank: str) -> PoolCap | None:
     """max_tokens beside the share: the smaller one counts."""
     values = inv.ranks[rank]
     asked, held = values.get("asked_max_tokens"), values.get("max_tokens")
@@ -190,4 +190,4 @@ def _trtllm_tokens(inv: Invocation, rank: str) -> Cap | None:
         return None
     if available is not None and kv is not None and abs(available - kv) < 0.02 * 2**30:
         return None  # the engine's own estimate, handed on as a number of tokens
-    return Cap("max_tokens", rank, True, None, kv, {"asked_tokens": asked, "held_tokens": held})
+    return PoolCap("max_tokens", rank, True, None, kv, {"asked_tokens": asked, "held_tokens": held})

@@ -9,7 +9,7 @@ from typing import Any
 from fleetmem.controller.startup.engines.identity import closes, largest_share
 from fleetmem.controller.startup.engines.vllm import GRAPHS, idle_bytes, suggestion
 from fleetmem.controller.startup.fold.budget import ORDINARY
-from fleetmem.controller.startup.judge.caps import Cap, find_cap
+from fleetmem.controller.startup.judge.caps import PoolCap, find_cap
 from fleetmem.controller.startup.judge.figures import (
     evidence_lines,
     gpu_ranks,
@@ -60,7 +60,7 @@ def check_memory(inv: Invocation) -> Iterator[Found]:
     yield from _engine(inv)
 
 
-def _cap_evidence(cap: Cap) -> dict[str, Any]:
+def _cap_evidence(cap: PoolCap) -> dict[str, Any]:
     return {
         "cause": cap.by,
         "rank": cap.rank,
@@ -211,7 +211,7 @@ def _holders(inv: Invocation) -> Iterator[Found]:
     yield Found("foreign-at-start", held, lines, form)
 
 
-def _idle(inv: Invocation, cap: Cap | None) -> Iterator[Found]:
+def _idle(inv: Invocation, cap: PoolCap | None) -> Iterator[Found]:
     """Memory that stays free once the engine is up, and a pool that is small beside it."""
     rank = worst_rank(inv)
     if rank is None or inv.engine_name not in ("sglang", "trtllm", "lmdeploy", "vllm"):

@@ -26,7 +26,7 @@ PLAYBOOK = os.path.normpath(
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class StartupRule:
     """A rule's words: one sentence, or one for each cause."""
 
     id: str
@@ -49,7 +49,7 @@ def _pick(forms: dict[str, str], cause: str | None) -> str | None:
 
 
 @functools.cache
-def rules(path: str = PLAYBOOK) -> dict[str, Rule]:
+def rules(path: str = PLAYBOOK) -> dict[str, StartupRule]:
     """The rules of the playbook at *path*; raises ``PlaybookInvalid`` with every mistake."""
     from fleetmem.controller.errors import PlaybookInvalid
     from fleetmem.controller.startup.judge.rule_schema import RuleFile
@@ -60,7 +60,7 @@ def rules(path: str = PLAYBOOK) -> dict[str, Rule]:
     if document.problems or model is None:
         raise PlaybookInvalid("\n".join(str(one) for one in document.sorted_problems()))
     return {
-        one.id: Rule(one.id, one.severity, _forms(one.say), _forms(one.advice), one.levels)
+        one.id: StartupRule(one.id, one.severity, _forms(one.say), _forms(one.advice), one.levels)
         for one in model.rules
     }
 

@@ -9,7 +9,7 @@ import math
 from typing import Any
 
 from fleetmem.controller.startup.engines.identity import (
-    Identity,
+    Equation,
     largest_share,
     setting,
     total,
@@ -17,7 +17,7 @@ from fleetmem.controller.startup.engines.identity import (
     without,
 )
 from fleetmem.controller.startup.engines.vllm import GRAPHS
-from fleetmem.controller.startup.judge.caps import ASKED, Cap, find_cap
+from fleetmem.controller.startup.judge.caps import ASKED, PoolCap, find_cap
 from fleetmem.controller.startup.judge.figures import (
     gpu_ranks,
     kv_bytes,
@@ -106,7 +106,7 @@ def _lever(
     }
 
 
-def _no_argument(cap: Cap, kv: int, held: int | None) -> list[dict[str, Any]]:
+def _no_argument(cap: PoolCap, kv: int, held: int | None) -> list[dict[str, Any]]:
     possible = cap.figures.get("possible_tokens")
     if not possible or not held:
         return []
@@ -115,7 +115,7 @@ def _no_argument(cap: Cap, kv: int, held: int | None) -> list[dict[str, Any]]:
 
 
 def _share(
-    inv: Invocation, identity: Identity, kv: int, held: int | None, free: int | None
+    inv: Invocation, identity: Equation, kv: int, held: int | None, free: int | None
 ) -> list[dict[str, Any]]:
     """A larger share, as far as memory was free: one step, and no further than it fits."""
     most = largest_share(identity)
@@ -150,7 +150,7 @@ def _share(
     return [{**lever, "bound": round(most, 3)}]
 
 
-def _no_graphs(identity: Identity, kv: int, held: int | None) -> list[dict[str, Any]]:
+def _no_graphs(identity: Equation, kv: int, held: int | None) -> list[dict[str, Any]]:
     """Where estimated graphs take more than a fifth of the pool: what they cost."""
     graphs = next((t.bytes for t in identity.terms if t.name == GRAPHS and t.bytes), 0)
     freed = total(without(identity, GRAPHS))

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 
-class RuleModel(BaseModel):
+class StartupRuleModel(BaseModel):
     """One rule: the check's id, how grave it is, and its words (one form, or one a cause).
 
     ``levels`` are severities of single causes.
@@ -27,4 +27,4 @@ class RuleFile(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
     playbook: str
     about: str
-    rules: list[RuleModel]
+    rules: list[StartupRuleModel]

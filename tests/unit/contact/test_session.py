@@ -15,7 +15,7 @@ from fleetmem.agent import wire
 from fleetmem.controller import errors
 from fleetmem.controller.contact import session as session_module
 from fleetmem.controller.contact.launch import (
-    Way,
+    LaunchWay,
     command_line,
     ended_before_start,
     lost,
@@ -28,8 +28,10 @@ from fleetmem.controller.contact.transport import Channel, Connection, Exit
 # --- the command line ----------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("way", [Way(), Way(python="/opt/my python/bin/python3"), Way(sudo=True)])
-def test_one_word_that_every_shell_reads_alike(way: Way) -> None:
+@pytest.mark.parametrize(
+    "way", [LaunchWay(), LaunchWay(python="/opt/my python/bin/python3"), LaunchWay(sudo=True)]
+)
+def test_one_word_that_every_shell_reads_alike(way: LaunchWay) -> None:
     line = command_line(payload(), "a1:b2", way)
     assert line.count("'") == 2
     assert "\n" not in line
@@ -43,15 +45,19 @@ def test_one_word_that_every_shell_reads_alike(way: Way) -> None:
 def test_shells(shell: str) -> None:
     """Shells that are installed start the agent; where there is no Python they say so."""
     found = shutil.which(shell)
-    command = [found or "/bin/sh", "-c", command_line(payload(), "a1:b2", Way(python="/no/py"))]
+    command = [
+        found or "/bin/sh",
+        "-c",
+        command_line(payload(), "a1:b2", LaunchWay(python="/no/py")),
+    ]
     done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
     assert (done.returncode, done.stdout) == (69, "b2a1 python_missing /no/py\n")
 
 
 def test_sudo() -> None:
-    plain = command_line(payload(), "a1:b2", Way(sudo=True))
+    plain = command_line(payload(), "a1:b2", LaunchWay(sudo=True))
     assert plain.startswith("exec sudo -n -- /bin/sh -c ")
-    asked = command_line(payload(), "a1:b2", Way(sudo=True, sudo_password="secret"))
+    asked = command_line(payload(), "a1:b2", LaunchWay(sudo=True, sudo_password="secret"))
     assert asked.startswith(f"exec sudo -k -S -p {sudo_prompt('a1:b2')} -- /bin/sh -c ")
     assert "secret" not in asked
 
@@ -183,7 +189,7 @@ def over(
     async def run() -> None:
         async with asyncio.timeout(60):
             line = cast(Connection, Line(pipe, answer))
-            opening = asyncio.create_task(Session.open(line, payload(), Way()))
+            opening = asyncio.create_task(Session.open(line, payload(), LaunchWay()))
             await asyncio.sleep(0)
             await asyncio.sleep(0.01)
             pipe.say(**{**HELLO, **hello})

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from fleetmem.agent.gate import verdicts
 from fleetmem.agent.gate.scope import ScopeError, choose
-from fleetmem.agent.gate.sight import Gpu, Holder
+from fleetmem.agent.gate.sight import Gpu, GpuUser
 
 GIB = 1 << 30
 TOTAL = 96 * GIB
 
 
 def gpu(
-    used: int | None, *holders: Holder, file_bytes: int = 0, index: int = 0, uuid: str = "GPU-a"
+    used: int | None, *holders: GpuUser, file_bytes: int = 0, index: int = 0, uuid: str = "GPU-a"
 ) -> Gpu:
     made = Gpu(index, uuid, f"00000000:0{index}:00.0")
     made.total_bytes = TOTAL
@@ -26,8 +26,8 @@ def gpu(
     return made
 
 
-def live(size: int | None) -> Holder:
-    return Holder(8123, "live", size, "VLLM::EngineCore", "live")
+def live(size: int | None) -> GpuUser:
+    return GpuUser(8123, "live", size, "VLLM::EngineCore", "live")
 
 
 @pytest.mark.parametrize(
@@ -36,10 +36,10 @@ def live(size: int | None) -> Holder:
         (gpu(3 << 20), None, 0.0, "free"),
         (gpu(90 * GIB, live(90 * GIB)), None, 0.0, "held"),  # at once
         (gpu(90 * GIB, live(None)), None, 0.0, "held"),  # its size cannot be read
-        (gpu(90 * GIB, Holder(1, "ending", 90 * GIB)), None, 0.5, "falling"),
-        (gpu(90 * GIB, Holder(1, "ending", 90 * GIB)), None, 60.0, "falling"),
-        (gpu(90 * GIB, Holder(1, "dead", 90 * GIB)), None, 9.0, "falling"),
-        (gpu(90 * GIB, Holder(1, "dead", 90 * GIB)), None, 10.0, "held"),
+        (gpu(90 * GIB, GpuUser(1, "ending", 90 * GIB)), None, 0.5, "falling"),
+        (gpu(90 * GIB, GpuUser(1, "ending", 90 * GIB)), None, 60.0, "falling"),
+        (gpu(90 * GIB, GpuUser(1, "dead", 90 * GIB)), None, 9.0, "falling"),
+        (gpu(90 * GIB, GpuUser(1, "dead", 90 * GIB)), None, 10.0, "held"),
         (gpu(90 * GIB), None, 10.0, "held"),  # nobody is seen: that frees nothing
         (gpu(61 * GIB, file_bytes=61 * GIB), None, 0.0, "held"),
         (gpu(None), None, 0.0, "unknown"),
@@ -47,7 +47,7 @@ def live(size: int | None) -> Holder:
         (gpu(30 * GIB, live(10 * GIB)), 80 * GIB, 0.5, "falling"),  # the other 20 may fall
         (gpu(30 * GIB, live(20 * GIB)), 80 * GIB, 0.5, "held"),
         (gpu(10 * GIB), 200 * GIB, 0.0, "held"),
-        (gpu(90 * GIB, Holder(77, "outside", 90 * GIB)), None, 11.0, "held"),
+        (gpu(90 * GIB, GpuUser(77, "outside", 90 * GIB)), None, 11.0, "held"),
     ],
 )
 def test_one_look(look: Gpu, need: int | None, still: float, state: str) -> None:
@@ -59,7 +59,7 @@ def test_one_look(look: Gpu, need: int | None, still: float, state: str) -> None
 SIZES = st.one_of(st.none(), st.integers(0, TOTAL))
 HOLDERS = st.lists(
     st.builds(
-        Holder, st.integers(2, 99), st.sampled_from(("live", "ending", "dead", "outside")), SIZES
+        GpuUser, st.integers(2, 99), st.sampled_from(("live", "ending", "dead", "outside")), SIZES
     ),
     max_size=4,
 )
@@ -73,7 +73,7 @@ HOLDERS = st.lists(
     still=st.floats(0, 10),
 )
 def test_free_rests_on_what_was_read_alone(
-    used: int | None, holders: list[Holder], file_bytes: int, need: int | None, still: float
+    used: int | None, holders: list[GpuUser], file_bytes: int, need: int | None, still: float
 ) -> None:
     """Whoever is or is not seen: only the bytes that NVML says are free make it free."""
     found, _ = verdicts.judge(gpu(used, *holders, file_bytes=file_bytes), need, still)

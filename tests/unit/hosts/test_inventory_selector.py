@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fleetmem import Fleet
 from fleetmem.controller.errors import FleetError, UsageError
 from fleetmem.controller.hosts import inventory, selector
-from fleetmem.controller.hosts.address import Target, parse_target
+from fleetmem.controller.hosts.address import Address, parse_target
 from fleetmem.controller.hosts.host import Host, Inventory
 
 FLEET = inventory.parse(
@@ -309,18 +309,18 @@ def test_every_mistake_of_a_host_file_at_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "target"),
     [
-        ("h", Target(None, "h", None)),
-        ("u@h", Target("u", "h", None)),
-        ("u@h:1", Target("u", "h", 1)),
-        ("::1", Target(None, "::1", None)),
-        ("u@::1", Target("u", "::1", None)),
-        ("[::1]", Target(None, "::1", None)),
-        ("u@[::1]:65535", Target("u", "::1", 65535)),
-        ("h[1-2]:22", Target(None, "h[1-2]", 22)),
-        ("svc$@h", Target("svc$", "h", None)),
+        ("h", Address(None, "h", None)),
+        ("u@h", Address("u", "h", None)),
+        ("u@h:1", Address("u", "h", 1)),
+        ("::1", Address(None, "::1", None)),
+        ("u@::1", Address("u", "::1", None)),
+        ("[::1]", Address(None, "::1", None)),
+        ("u@[::1]:65535", Address("u", "::1", 65535)),
+        ("h[1-2]:22", Address(None, "h[1-2]", 22)),
+        ("svc$@h", Address("svc$", "h", None)),
     ],
 )
-def test_targets(text: str, target: Target) -> None:
+def test_targets(text: str, target: Address) -> None:
     assert parse_target(text) == target
     assert parse_target(str(target)) == target
 

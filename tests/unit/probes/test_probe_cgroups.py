@@ -102,7 +102,7 @@ def host(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def owner(text: str) -> dict[str, object]:
     place = cgroups.read(text)
-    owners = cgroups.Owners(Table())
+    owners = cgroups.CgroupOwners(Table())
     owners.prepare([place])
     return dict(owners.owner(place))
 
@@ -135,7 +135,7 @@ printf 'MainPID=0\\nLoadState=not-found\\nActiveState=inactive\\n'
     )
     one = cgroups.read("0::/system.slice/a.service")
     two = cgroups.read("0::/system.slice/b.service")
-    owners = cgroups.Owners(Table())
+    owners = cgroups.CgroupOwners(Table())
     owners.prepare([two, one, one])
     assert owners.owner(one)["state"] == "live"
     assert owners.owner(two)["state"] == "gone"

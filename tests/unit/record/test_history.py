@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from fleetmem.controller.answer.envelope import Plan, new_envelope, new_host, new_run
+from fleetmem.controller.answer.envelope import PlanHead, new_envelope, new_host, new_run
 from fleetmem.controller.errors import HistoryUnavailable, UsageError
 from fleetmem.controller.record import database as database_module
 from fleetmem.controller.record.history import History, open_history, open_or_warn
@@ -376,7 +376,7 @@ def test_the_smallest_baseline_wins(history: History) -> None:
 
 def test_plans_are_kept_by_host(history: History) -> None:
     """By the plan's id or the run's, whole or its beginning; several fits are no fit."""
-    plan: Plan = {"id": "p1", "created": "c", "expires": "e", "hash": "h", "boot_id": "b"}
+    plan: PlanHead = {"id": "p1", "created": "c", "expires": "e", "hash": "h", "boot_id": "b"}
     history.save_plan("run7", "a", plan, {"targets": [1]})
     history.save_plan("run7", "b", {**plan, "id": "p2"}, {"targets": [2]})
     assert history.plans("p1") == {"a": ("h", {"targets": [1]})}

@@ -18,7 +18,7 @@ _USER_CERTIFICATE = 1
 
 
 @dataclass(frozen=True)
-class Identity:
+class SshKey:
     """What one identity file gives: a key with perhaps a certificate, or, where the key is
     locked by a passphrase, the public halves that ssh-agent may sign for."""
 
@@ -35,7 +35,7 @@ class Login:
     keys: tuple[Any, ...]
     agent_path: str | None
     agent_identities: tuple[bytes, ...] | None
-    identities: tuple[Identity, ...]
+    identities: tuple[SshKey, ...]
 
     def complaint(self, user: str) -> str:
         """What is wrong with a certificate among the keys, as far as it can be seen here."""
@@ -59,7 +59,7 @@ def login(paths: Sequence[str], only: bool, who: str, cache: dict[str, Any]) -> 
     problems = [one for one in read if isinstance(one, str)] if paths else []
     if problems:
         raise IdentityInvalid(f"{who}: {'; '.join(problems)}")
-    identities = tuple(one for one in read if isinstance(one, Identity))
+    identities = tuple(one for one in read if isinstance(one, SshKey))
     if not only:
         return Login(_offers(identities), agent, None, identities)
     public = tuple(data for one in identities for data in one.public)
@@ -69,7 +69,7 @@ def login(paths: Sequence[str], only: bool, who: str, cache: dict[str, Any]) -> 
     return Login(_offers(identities), agent if locked else None, public or None, identities)
 
 
-def _offers(identities: tuple[Identity, ...]) -> tuple[Any, ...]:
+def _offers(identities: tuple[SshKey, ...]) -> tuple[Any, ...]:
     """Each key with its certificate first, then bare, as ssh offers them."""
     return tuple(
         offer
@@ -79,29 +79,29 @@ def _offers(identities: tuple[Identity, ...]) -> tuple[Any, ...]:
     )
 
 
-def _cached(path: str, cache: dict[str, Any]) -> Identity | str:
+def _cached(path: str, cache: dict[str, Any]) -> SshKey | str:
     path = os.path.expanduser(path)
     if path not in cache:
         cache[path] = _read(path)
-    found: Identity | str = cache[path]
+    found: SshKey | str = cache[path]
     return found
 
 
-def _read(path: str) -> Identity | str:
+def _read(path: str) -> SshKey | str:
     """The identity in the file at *path*, or what is wrong with it."""
     certificate = _certificate(path + "-cert.pub")
     try:
         key = asyncssh.read_private_key(path)
     except asyncssh.KeyEncryptionError:
-        return Identity(path, None, certificate, _public(path, certificate))
+        return SshKey(path, None, certificate, _public(path, certificate))
     except asyncssh.KeyImportError as error:
         public = _public_file(path)
         if public:
-            return Identity(path, None, certificate, public)
+            return SshKey(path, None, certificate, public)
         return f"{path}: {_locked_or(str(error))}"
     except OSError as error:
         return f"{path}: {(error.strerror or str(error)).lower()}"
-    return Identity(path, key, certificate, ())
+    return SshKey(path, key, certificate, ())
 
 
 def _locked_or(text: str) -> str:
