@@ -18,7 +18,7 @@ from dataclasses import replace
 
 from fleetmem.controller.errors import InventoryInvalid
 from fleetmem.controller.hosts.host import Inventory
-from fleetmem.controller.hosts.inventory_kept import from_plain, to_plain
+from fleetmem.controller.hosts.kept_inventory import from_plain, to_plain
 from fleetmem.controller.text import kept
 
 TYPE_CHECKING = False

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fleetmem.controller.run.fanout import Phase
     from fleetmem.controller.run.life import Life, RunPart
     from fleetmem.controller.run.settings import FleetSettings, OnEvent
-    from fleetmem.controller.startup.model import Startup
+    from fleetmem.controller.startup.starts import Startup
 
 BESIDE = 3
 """The newest start and those before it that the screen shows beside it."""

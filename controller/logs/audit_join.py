@@ -13,7 +13,7 @@ from fleetmem.controller.answer.step import next_step
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Finding, Reading
-    from fleetmem.controller.startup.model import Invocation
+    from fleetmem.controller.startup.starts import Invocation
 
 GIB = 1 << 30
 LEAST_BYTES = GIB // 4

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleetmem.controller.startup.model import Head
 from fleetmem.controller.startup.read.prefix import split_head
+from fleetmem.controller.startup.starts import Head
 
 Row = Mapping[str, Any]
 MOST_LINES = 400

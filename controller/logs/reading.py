@@ -15,7 +15,7 @@ from fleetmem.controller.contact import gather
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Reading
     from fleetmem.controller.contact.session import Session
-    from fleetmem.controller.startup.model import Record, Startup
+    from fleetmem.controller.startup.starts import Record, Startup
 
 LIMIT_BYTES = 16 << 20
 SLACK_SECONDS = 5.0
@@ -170,7 +170,7 @@ def to_startup(log: Log, engine: str | None = None) -> Startup:
 
 def records(log: Log) -> Iterator[Record]:
     """Records oldest first; kernel lines only where they are about the unit or a GPU."""
-    from fleetmem.controller.startup.model import Record
+    from fleetmem.controller.startup.starts import Record
 
     spans = log.invocations
     lines = list(reversed(log.lines))

@@ -12,10 +12,10 @@ from typing import IO, Any
 from fleetmem.controller.errors import LogUnreadable
 from fleetmem.controller.startup.judge.across_hosts import outliers
 from fleetmem.controller.startup.judge.diagnose import judge
-from fleetmem.controller.startup.model import Startup
 from fleetmem.controller.startup.read.parse import Parser
 from fleetmem.controller.startup.read.patterns import Patterns
 from fleetmem.controller.startup.read.split import by_engine
+from fleetmem.controller.startup.starts import Startup
 
 READ_BYTES = 1 << 20
 

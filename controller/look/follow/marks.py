@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fleetmem.controller.startup.fold.steps import ended_cleanly
-from fleetmem.controller.startup.model import Event, Head
 from fleetmem.controller.startup.read.prefix import pieces, split_head
+from fleetmem.controller.startup.starts import Event, Head
 
 if TYPE_CHECKING:
     from fleetmem.controller.logs.reading import LogLine

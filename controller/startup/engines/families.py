@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from fleetmem.controller.startup.engines.identity import Equation
+from fleetmem.controller.startup.engines.equation import Equation
 from fleetmem.controller.startup.engines.llamacpp import llamacpp
 from fleetmem.controller.startup.engines.lmdeploy import lmdeploy
 from fleetmem.controller.startup.engines.sglang import sglang
 from fleetmem.controller.startup.engines.tgi import tgi
 from fleetmem.controller.startup.engines.trtllm import trtllm
 from fleetmem.controller.startup.engines.vllm import vllm
-from fleetmem.controller.startup.model import Invocation
+from fleetmem.controller.startup.starts import Invocation
 
 FAMILIES: dict[str, Callable[[Invocation, str], Equation | None]] = {
     "vllm": vllm,

@@ -7,8 +7,8 @@ unaccounted at the end. No share sizes the pool: its lever is the context, and l
 
 from __future__ import annotations
 
-from fleetmem.controller.startup.engines.identity import Equation, known
-from fleetmem.controller.startup.model import Invocation
+from fleetmem.controller.startup.engines.equation import Equation, known
+from fleetmem.controller.startup.starts import Invocation
 
 MARGIN = 1 << 30
 

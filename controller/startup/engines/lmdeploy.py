@@ -6,8 +6,8 @@ budget that replaced it (0.18): cache_max_entry_count × free memory after the w
 
 from __future__ import annotations
 
-from fleetmem.controller.startup.engines.identity import Equation, derived, known
-from fleetmem.controller.startup.model import GIB, Invocation
+from fleetmem.controller.startup.engines.equation import Equation, derived, known
+from fleetmem.controller.startup.starts import GIB, Invocation
 
 
 def lmdeploy(inv: Invocation, rank: str) -> Equation | None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from fleetmem.controller.startup.engines.identity import (
+from fleetmem.controller.startup.engines.equation import (
     Equation,
     Summand,
     closes,
@@ -21,7 +21,7 @@ from fleetmem.controller.startup.engines.identity import (
     setting,
     smallest,
 )
-from fleetmem.controller.startup.model import GIB, Invocation
+from fleetmem.controller.startup.starts import GIB, Invocation
 
 KEEP_FREE = 1.5 * GIB
 """What activations and the attention workspace need beside the pools."""

@@ -6,8 +6,8 @@ free memory × (1 - reserve) / bytes of a block; both sides stay unprinted.
 
 from __future__ import annotations
 
-from fleetmem.controller.startup.engines.identity import Equation, Summand
-from fleetmem.controller.startup.model import Invocation
+from fleetmem.controller.startup.engines.equation import Equation, Summand
+from fleetmem.controller.startup.starts import Invocation
 
 _NEEDS = "TGI prints no bytes: compare tokens, or ask the host"
 

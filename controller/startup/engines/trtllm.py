@@ -7,8 +7,8 @@ kvCacheFreeGpuMemFraction in ``KVCacheManager::calculateMaxNumBlocks``.
 
 from __future__ import annotations
 
-from fleetmem.controller.startup.engines.identity import Equation, Summand, derived, known, setting
-from fleetmem.controller.startup.model import GIB, Invocation
+from fleetmem.controller.startup.engines.equation import Equation, Summand, derived, known, setting
+from fleetmem.controller.startup.starts import GIB, Invocation
 
 _PEAK = 'the "Peak memory during memory usage profiling" line'
 _AVAILABLE = 'the "Memory usage when calculating max tokens" line'

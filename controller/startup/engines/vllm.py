@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
-from fleetmem.controller.startup.engines.identity import (
+from fleetmem.controller.startup.engines.equation import (
     SLACK,
     Equation,
     Summand,
@@ -25,7 +25,7 @@ from fleetmem.controller.startup.engines.identity import (
     total,
 )
 from fleetmem.controller.startup.fold.budget import may_count_graphs
-from fleetmem.controller.startup.model import GIB, Invocation
+from fleetmem.controller.startup.starts import GIB, Invocation
 
 RESERVE = 150 << 20
 """What the engine keeps back in its own suggestion."""

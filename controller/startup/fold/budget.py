@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from fleetmem.controller.startup.fold.build import Rank, on_host
-from fleetmem.controller.startup.model import GIB
+from fleetmem.controller.startup.starts import GIB
 
 ORDINARY = {
     "sglang": (0.5 * GIB, 1.8 * GIB),

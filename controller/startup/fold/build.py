@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleetmem.controller.startup.model import Event, Line
+from fleetmem.controller.startup.starts import Event, Line
 
 MAX_LINES = 4000
 MAX_LINES_ALIKE = 4

@@ -6,8 +6,8 @@ from typing import Any
 
 from fleetmem.controller.startup.fold.budget import graphs_inside, unaccounted
 from fleetmem.controller.startup.fold.build import Build, Rank, on_host
-from fleetmem.controller.startup.fold.exceptions import exception_of
-from fleetmem.controller.startup.model import Invocation
+from fleetmem.controller.startup.fold.last_exception import exception_of
+from fleetmem.controller.startup.starts import Invocation
 
 DEFAULT_BLOCK_TOKENS = 16
 _MAMBA = (

@@ -12,11 +12,11 @@ from dataclasses import replace
 from typing import Any
 
 from fleetmem.controller.startup.fold.build import Build, Rank
-from fleetmem.controller.startup.fold.exceptions import MAX_EXCEPTIONS
 from fleetmem.controller.startup.fold.finish import finish_all
+from fleetmem.controller.startup.fold.last_exception import MAX_EXCEPTIONS
+from fleetmem.controller.startup.fold.size_units import Units
 from fleetmem.controller.startup.fold.steps import DRAFT_TYPES, STEPS
-from fleetmem.controller.startup.fold.units import Units
-from fleetmem.controller.startup.model import Event, Head, Invocation
+from fleetmem.controller.startup.starts import Event, Head, Invocation
 
 _TAIL = frozenset(("exit", "error", "restart", "stopped", "failed", "phase", "ignore", "presence"))
 _QUIET = frozenset(("ignore", "phase", "count", "config"))

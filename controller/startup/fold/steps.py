@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fleetmem.controller.startup.fold.build import MAX_ERRORS, Build, Rank
-from fleetmem.controller.startup.model import Event
+from fleetmem.controller.startup.starts import Event
 
 FATAL = frozenset(
     (

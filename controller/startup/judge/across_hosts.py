@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from statistics import median
 from typing import Any
 
-from fleetmem.controller.startup.engines.identity import setting, smallest
+from fleetmem.controller.startup.engines.equation import setting, smallest
 from fleetmem.controller.startup.judge.caps import find_cap
 from fleetmem.controller.startup.judge.diagnose import finding
 from fleetmem.controller.startup.judge.figures import (
+    Found,
     evidence_lines,
     gpu_ranks,
     kv_bytes,
     weights_of,
     worst_rank,
 )
-from fleetmem.controller.startup.judge.found import Found
-from fleetmem.controller.startup.model import GIB, Invocation, Startup
+from fleetmem.controller.startup.starts import GIB, Invocation, Startup
 
 LEAST_HOSTS = 3
 BELOW_SHARE = 0.05

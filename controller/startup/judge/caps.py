@@ -5,21 +5,21 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
-from fleetmem.controller.startup.engines.families import identity_of
-from fleetmem.controller.startup.engines.identity import (
+from fleetmem.controller.startup.engines.equation import (
     Equation,
     closes,
     setting,
     total,
     unknown,
 )
+from fleetmem.controller.startup.engines.families import identity_of
 from fleetmem.controller.startup.judge.figures import (
     kv_bytes,
     rank_token_bytes,
     tokens,
     worst_rank,
 )
-from fleetmem.controller.startup.model import Invocation
+from fleetmem.controller.startup.starts import Invocation
 
 PAGE_SLACK = 256
 ASKED = frozenset(

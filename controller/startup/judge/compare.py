@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from fleetmem.controller.startup.engines.identity import setting, smallest
+from fleetmem.controller.startup.engines.equation import setting, smallest
 from fleetmem.controller.startup.fold.budget import vllm_requested
 from fleetmem.controller.startup.judge.caps import find_cap
 from fleetmem.controller.startup.judge.figures import (
@@ -16,7 +16,7 @@ from fleetmem.controller.startup.judge.figures import (
     weights_of,
     worst_rank,
 )
-from fleetmem.controller.startup.model import GIB, Invocation
+from fleetmem.controller.startup.starts import GIB, Invocation
 
 SAME_SHARE = 0.02
 SAME_BYTES = 0.03 * GIB

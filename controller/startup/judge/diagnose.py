@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from fleetmem.controller.answer.step import next_step
-from fleetmem.controller.startup.judge.check_change import check_change
-from fleetmem.controller.startup.judge.check_errors import check_errors
-from fleetmem.controller.startup.judge.check_memory import check_memory, foreign
-from fleetmem.controller.startup.judge.found import Found
+from fleetmem.controller.startup.judge.checks.change import check_change
+from fleetmem.controller.startup.judge.checks.errors import check_errors
+from fleetmem.controller.startup.judge.checks.memory import check_memory, foreign
+from fleetmem.controller.startup.judge.figures import Found
 from fleetmem.controller.startup.judge.levers import levers
 from fleetmem.controller.startup.judge.phrases import fill
-from fleetmem.controller.startup.model import Invocation, Startup
+from fleetmem.controller.startup.starts import Invocation, Startup
 
 Severity = Literal["info", "warn", "critical"]
 ORDER = {"critical": 0, "warn": 1, "info": 2}

@@ -1,16 +1,28 @@
-"""Questions to an invocation that several rules ask."""
+"""What a check found, and the questions to an invocation that several checks ask."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from fleetmem.controller.startup.fold.budget import sglang_weights
 from fleetmem.controller.startup.fold.build import on_host
-from fleetmem.controller.startup.model import Invocation
+from fleetmem.controller.startup.starts import Invocation
 
 MLA_STEP = 576 * 2
 PAIR_STEP = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """``rule`` is an id of ``playbooks/startup.yaml``, ``cause`` chooses among its sentences;
+    ``lines`` are the log lines it rests on."""
+
+    rule: str
+    evidence: dict[str, Any]
+    lines: list[dict[str, Any]] = field(default_factory=list)
+    cause: str | None = None
 
 
 def kv_bytes(values: Mapping[str, Any]) -> int | None:

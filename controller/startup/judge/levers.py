@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from fleetmem.controller.startup.engines.identity import (
+from fleetmem.controller.startup.engines.equation import (
     Equation,
     largest_share,
     setting,
@@ -24,7 +24,7 @@ from fleetmem.controller.startup.judge.figures import (
     rank_token_bytes,
     tokens,
 )
-from fleetmem.controller.startup.model import GIB, Invocation
+from fleetmem.controller.startup.starts import GIB, Invocation
 
 STEP = 0.02
 KEEP_FREE = 1.5 * GIB

@@ -6,7 +6,7 @@ import string
 from collections.abc import Mapping
 from typing import Any
 
-from fleetmem.controller.startup.model import GIB
+from fleetmem.controller.startup.starts import GIB
 
 
 def gib(value: float | None) -> str:

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from fleetmem.controller.startup.model import Head
 from fleetmem.controller.startup.read.prefix import pieces, split_head
+from fleetmem.controller.startup.starts import Head
 
 SEEDS = ("Error", "Exception", "above exception", "Traceback (most recent")
 _MARKS = tuple(word.encode() for word in SEEDS)

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from fleetmem.controller.startup.model import Record
 from fleetmem.controller.startup.read.journal_export import FIRST, Export
+from fleetmem.controller.startup.starts import Record
 
 _ANSI = re.compile(rb"(?:\x1b|#033)\[[0-9;?]{0,32}[A-Za-z]|\x1b[_\]][^\x07\x1b\n]{0,200}\x07")
 _CRI = re.compile(

@@ -10,12 +10,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fleetmem.controller.startup.fold.reduce import Reducer
-from fleetmem.controller.startup.model import Event, Head, Line, Record, Startup
 from fleetmem.controller.startup.read.exceptions import SEEDS, Exceptions
 from fleetmem.controller.startup.read.frame import CUT, Frame, docker_lines
 from fleetmem.controller.startup.read.patterns import Pattern, Patterns, builtin
 from fleetmem.controller.startup.read.prefix import pieces, split_head
 from fleetmem.controller.startup.read.sieve import Sieve, any_of
+from fleetmem.controller.startup.starts import Event, Head, Line, Record, Startup
 
 _MEMORY = re.compile(r"\d ?[KMGT]i?B(?![A-Za-z/])|out of memory", re.IGNORECASE)
 _MAX_TEXT = 16_384

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-from fleetmem.controller.startup.read.step_names import Phase, Step
+from fleetmem.controller.startup.read.template import Phase, Step
 
 Scalar = str | int | float | bool | None
 _SIZE = re.compile(r"(-?\d+(?:\.\d+)?) (bytes|KiB|MiB|GiB|TiB|kB|MB|GB)\Z")

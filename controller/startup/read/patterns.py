@@ -16,10 +16,15 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from fleetmem.controller.startup.model import Event, Head
 from fleetmem.controller.startup.read.prefix import pieces, split_head
-from fleetmem.controller.startup.read.step_names import Phase, Step
-from fleetmem.controller.startup.read.template import Template, TemplateError, compile_template
+from fleetmem.controller.startup.read.template import (
+    Phase,
+    Step,
+    Template,
+    TemplateError,
+    compile_template,
+)
+from fleetmem.controller.startup.starts import Event, Head
 
 if TYPE_CHECKING:
     from fleetmem.controller.text.yaml_nodes import Document, Problem

@@ -10,7 +10,7 @@ import json
 import re
 from typing import Any
 
-from fleetmem.controller.startup.model import Head
+from fleetmem.controller.startup.starts import Head
 
 ANSI = re.compile(
     r"(?:\x1b|\x9b|#033|\\u001b|\\x1b|\^\[)\[[0-9;?]{0,32}[A-Za-z]|\x1b[_\]][^\x07\x1b\n]{0,200}\x07"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from fleetmem.controller.startup.model import Invocation, Startup
+from fleetmem.controller.startup.starts import Invocation, Startup
 
 _ONE = {"ollama": "llamacpp"}  # Ollama runs llama.cpp
 

@@ -1,4 +1,6 @@
-"""Line templates: expressions with typed holes, such as ``avail mem=<free_bytes:size>``.
+"""What a pattern is made of: what its line may mean, and the template that must match.
+
+Line templates are expressions with typed holes, such as ``avail mem=<free_bytes:size>``.
 
 A hole names the figure and its type, so that the unit a line prints and the unit it means
 stand in one place. Every type is bounded, which keeps matching linear.
@@ -8,7 +10,18 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
+
+Step = Literal[
+    "set", "add", "load_begin", "load_end", "pool", "pool_draft", "pool_end", "graph_begin",
+    "graph_end", "start", "ready", "stopped", "failed", "exit", "restart", "error", "phase",
+    "presence", "config", "window_total", "gpu_list", "breakdown", "count", "least",
+    "ignore",
+]  # fmt: skip
+"""What a pattern's line does to the budget that is being read."""
+
+Phase = Literal["before-load", "after-load", "kv-pool", "after-init", "failed", "stopped"]
+"""The moment of a start that a line marks, for ``snapshot --follow-start``."""
 
 _HOLE = re.compile(r"<(?P<name>[a-z][a-z0-9_.]*):(?P<type>[A-Za-z]+)>")
 _WHOLE = r"-?(?:\d{1,3}(?:,\d{3}){1,6}|\d{1,19})(?!\d)"

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from fleetmem.controller.startup.judge.diagnose import judge
-from fleetmem.controller.startup.model import Invocation, Startup
 from fleetmem.controller.startup.read.parse import parse
+from fleetmem.controller.startup.starts import Invocation, Startup
 
 
 def newest(text: str) -> Invocation:

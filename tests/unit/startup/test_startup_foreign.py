@@ -16,9 +16,9 @@ import pytest
 from fleetmem.controller.cli import main
 from fleetmem.controller.startup import offline
 from fleetmem.controller.startup.judge.diagnose import judge
-from fleetmem.controller.startup.model import Startup
 from fleetmem.controller.startup.offline import audit_logs, read_log
 from fleetmem.controller.startup.read.parse import MAX_LINE, Parser, parse
+from fleetmem.controller.startup.starts import Startup
 
 GIB = 2**30
 SGLANG = [

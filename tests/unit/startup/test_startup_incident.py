@@ -11,8 +11,8 @@ from fleetmem.controller.render.kit.line import WIDTH, cells, plain
 from fleetmem.controller.render.startup.startup import startup_lines
 from fleetmem.controller.startup.judge.diagnose import judge
 from fleetmem.controller.startup.judge.levers import levers
-from fleetmem.controller.startup.model import Startup
 from fleetmem.controller.startup.read.parse import parse
+from fleetmem.controller.startup.starts import Startup
 
 GIB = 2**30
 HERE = Path(__file__).parent / "startup_fixtures"

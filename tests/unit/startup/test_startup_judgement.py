@@ -10,8 +10,8 @@ import pytest
 from fleetmem.controller.render.kit.line import WIDTH, cells, plain
 from fleetmem.controller.render.startup.startup import startup_lines
 from fleetmem.controller.startup.judge.diagnose import judge
-from fleetmem.controller.startup.model import GIB, Startup
 from fleetmem.controller.startup.read.parse import parse
+from fleetmem.controller.startup.starts import GIB, Startup
 
 
 def read(text: str) -> Startup:

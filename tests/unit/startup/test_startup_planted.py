@@ -14,8 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from fleetmem.controller.startup.judge.diagnose import judge
-from fleetmem.controller.startup.model import GIB
 from fleetmem.controller.startup.read.parse import parse
+from fleetmem.controller.startup.starts import GIB
 
 MANY = settings(deadline=None, max_examples=60, suppress_health_check=list(HealthCheck))
 NEVER = ("pool-shrank", "unaccounted-high", "free-rises", "negative-kv", "start-failed")

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from fleetmem.controller.render.startup.startup import startup_lines
 from fleetmem.controller.startup.judge.diagnose import judge
-from fleetmem.controller.startup.model import Record
 from fleetmem.controller.startup.read.parse import Parser, parse
 from fleetmem.controller.startup.read.patterns import builtin
+from fleetmem.controller.startup.starts import Record
 
 HERE = Path(__file__).parent / "startup_fixtures"
 TEXT = (HERE / "foreign_one_rank.log").read_text()

@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fleetmem.controller.startup.model import Record, Startup
 from fleetmem.controller.startup.offline import audit_logs, read_log
 from fleetmem.controller.startup.read.parse import Parser, parse
+from fleetmem.controller.startup.starts import Record, Startup
 
 HERE = Path(__file__).parent / "startup_fixtures"
 _OUTER = re.compile(r"^(\S+) gpu-7 ([\w.]+)\[(\d+)\]: ")

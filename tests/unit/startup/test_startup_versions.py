@@ -7,8 +7,8 @@ from __future__ import annotations
 from typing import Any
 
 from fleetmem.controller.startup.judge.diagnose import judge
-from fleetmem.controller.startup.model import Invocation
 from fleetmem.controller.startup.read.parse import parse
+from fleetmem.controller.startup.starts import Invocation
 
 GIB = 2**30
 MIB = 2**20

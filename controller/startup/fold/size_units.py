@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from fleetmem.controller.startup.model import Event
+from fleetmem.controller.startup.starts import Event
 
 MAX_PENDING = 64
 _SERVES = re.compile(r"sglang|vllm|llm|llama|infer|serv(?:e|ing)|model|trt|tgi|lmdeploy", re.I)

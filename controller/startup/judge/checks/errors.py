@@ -5,19 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fleetmem.controller.startup.engines.families import identity_of
-from fleetmem.controller.startup.engines.identity import (
+from fleetmem.controller.startup.engines.equation import (
     largest_share,
     of_all,
     setting,
     smallest,
 )
+from fleetmem.controller.startup.engines.families import identity_of
 from fleetmem.controller.startup.fold.budget import vllm_requested
-from fleetmem.controller.startup.judge.figures import pattern_lines
-from fleetmem.controller.startup.judge.found import Found
+from fleetmem.controller.startup.judge.figures import Found, pattern_lines
 from fleetmem.controller.startup.judge.phrases import count
 from fleetmem.controller.startup.judge.xids import xid_meaning
-from fleetmem.controller.startup.model import GIB, Invocation
+from fleetmem.controller.startup.starts import GIB, Invocation
 
 _OWN_RULE = {
     "negative_kv": ("kv-available", "profile-parts"),

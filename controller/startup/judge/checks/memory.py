@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from statistics import median
 from typing import Any
 
-from fleetmem.controller.startup.engines.identity import closes, largest_share
+from fleetmem.controller.startup.engines.equation import closes, largest_share
 from fleetmem.controller.startup.engines.vllm import GRAPHS, idle_bytes, suggestion
 from fleetmem.controller.startup.fold.budget import ORDINARY
 from fleetmem.controller.startup.judge.caps import PoolCap, find_cap
 from fleetmem.controller.startup.judge.figures import (
+    Found,
     evidence_lines,
     gpu_ranks,
     kv_bytes,
@@ -20,9 +21,8 @@ from fleetmem.controller.startup.judge.figures import (
     tokens_derived,
     worst_rank,
 )
-from fleetmem.controller.startup.judge.found import Found
 from fleetmem.controller.startup.judge.phrases import count, gib
-from fleetmem.controller.startup.model import GIB, Invocation
+from fleetmem.controller.startup.starts import GIB, Invocation
 
 FOREIGN = 1.5 * GIB
 OWN_SHARE = 0.06

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from fleetmem.controller.startup.engines.identity import smallest
+from fleetmem.controller.startup.engines.equation import smallest
 from fleetmem.controller.startup.judge.caps import find_cap
 from fleetmem.controller.startup.judge.compare import Change, changed, comparable, compare
 from fleetmem.controller.startup.judge.figures import (
+    Found,
     evidence_lines,
     kv_bytes,
     rank_token_bytes,
     tokens,
     worst_rank,
 )
-from fleetmem.controller.startup.judge.found import Found
-from fleetmem.controller.startup.model import Invocation
+from fleetmem.controller.startup.starts import Invocation
 
 _POOL_PATTERNS = ("kv-allocated", "kv-post-capture", "kv-post-capture-draft")
 _CAUSE_FIELDS = {

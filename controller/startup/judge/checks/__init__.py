@@ -1,0 +1,1 @@
+"""What is wrong with a start: each subject a file, findings in one shape (pure)."""
