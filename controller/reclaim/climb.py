@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fleetmem.controller.reclaim.verdict import PINNED_AFTER_SECONDS, Refusal
+from fleetmem.controller.reclaim.verdict.judgement import PINNED_AFTER_SECONDS, Refusal
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Rung

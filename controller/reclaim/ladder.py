@@ -22,13 +22,10 @@ from fleetmem.controller.reclaim.law.respawn import (
 )
 from fleetmem.controller.reclaim.law.rules import rules
 from fleetmem.controller.reclaim.survey import descends_from, heir_like, may_hold
-from fleetmem.controller.reclaim.verdict import (
-    Climbed,
-    GpuJudgement,
-    deaf_text,
-    judge,
-    pending,
-)
+from fleetmem.controller.reclaim.verdict.climbed import deaf_text
+from fleetmem.controller.reclaim.verdict.gpus import judge
+from fleetmem.controller.reclaim.verdict.judgement import Climbed, GpuJudgement
+from fleetmem.controller.reclaim.verdict.untouched import pending
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

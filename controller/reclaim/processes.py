@@ -21,12 +21,9 @@ from fleetmem.controller.reclaim.ladder import climb
 from fleetmem.controller.reclaim.law.rules import rules
 from fleetmem.controller.reclaim.plan import make_plan, refuse_expired
 from fleetmem.controller.reclaim.section import section
-from fleetmem.controller.reclaim.verdict import (
-    PINNED_AFTER_SECONDS,
-    GpuJudgement,
-    pending,
-    planned,
-)
+from fleetmem.controller.reclaim.verdict.gpus import planned
+from fleetmem.controller.reclaim.verdict.judgement import PINNED_AFTER_SECONDS, GpuJudgement
+from fleetmem.controller.reclaim.verdict.untouched import pending
 from fleetmem.controller.run.fanout import HostEnd
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller.reclaim.bound import managed_bytes
-from fleetmem.controller.reclaim.verdict import ADVICE, GpuJudgement, worst
+from fleetmem.controller.reclaim.verdict.judgement import ADVICE, GpuJudgement, worst
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

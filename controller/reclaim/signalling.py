@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from fleetmem.controller import errors
 from fleetmem.controller.contact import gather
-from fleetmem.controller.reclaim.verdict import Refusal
+from fleetmem.controller.reclaim.verdict.judgement import Refusal
 from fleetmem.controller.text.process_name import display_name
 
 if TYPE_CHECKING:

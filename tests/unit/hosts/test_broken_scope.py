@@ -12,7 +12,7 @@ from fleetmem.controller.reclaim.law.rules import rules
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.reclaim.plan import make_plan
 from fleetmem.controller.reclaim.section import section
-from fleetmem.controller.reclaim.verdict import planned
+from fleetmem.controller.reclaim.verdict.gpus import planned
 from fleetmem.controller.render.reclaim.verdict_text import text_of
 from tests.unit.reclaim.reclaim_world import GIB, device, holder, identity, listed, survey
 

@@ -21,7 +21,7 @@ from fleetmem.controller.reclaim.law.rules import rules
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.reclaim.plan import make_plan
 from fleetmem.controller.reclaim.survey import Survey
-from fleetmem.controller.reclaim.verdict import Climbed, GpuJudgement
+from fleetmem.controller.reclaim.verdict.judgement import Climbed, GpuJudgement
 from tests.unit.reclaim.reclaim_world import (
     GIB,
     IDLE,

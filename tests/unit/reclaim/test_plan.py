@@ -18,7 +18,7 @@ from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.reclaim.plan import Plan, expected_seconds, make_plan, refuse_expired
 from fleetmem.controller.reclaim.section import section
 from fleetmem.controller.reclaim.survey import Survey
-from fleetmem.controller.reclaim.verdict import planned
+from fleetmem.controller.reclaim.verdict.gpus import planned
 from fleetmem.controller.render.kit.line import plain
 from fleetmem.controller.render.reclaim.plan import plan_lines
 from fleetmem.controller.render.reclaim.verdict_text import text_of

@@ -15,17 +15,15 @@ from fleetmem.controller.reclaim.law.rules import rules
 from fleetmem.controller.reclaim.options import ReclaimOptions
 from fleetmem.controller.reclaim.plan import Plan, make_plan
 from fleetmem.controller.reclaim.survey import Survey
-from fleetmem.controller.reclaim.verdict import (
+from fleetmem.controller.reclaim.verdict.gpus import judge, planned
+from fleetmem.controller.reclaim.verdict.judgement import (
     ADVICE,
     Climbed,
     GpuJudgement,
     Refusal,
-    judge,
-    pending,
-    planned,
-    untouched,
     worst,
 )
+from fleetmem.controller.reclaim.verdict.untouched import pending, untouched
 from tests.unit.reclaim.reclaim_world import (
     GIB,
     IDLE,
