@@ -9,7 +9,8 @@ import os
 from time import monotonic, time
 
 from fleetmem.agent.kernel import sysroot
-from fleetmem.agent.logs.lines import Lines, microseconds
+from fleetmem.agent.logs.lines import Lines
+from fleetmem.agent.logs.moments import microseconds
 from fleetmem.agent.logs.rotated import family
 from fleetmem.agent.model import DENIED, FAILED, PARTIAL, Trouble
 

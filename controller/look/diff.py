@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Envelope, Finding, HostEntry
     from fleetmem.controller.memory.snapshot_shapes import SnapshotRow
     from fleetmem.controller.record.history import History
-    from fleetmem.controller.rules.playbook import Playbook, Rule
+    from fleetmem.controller.rules.book import Playbook, Rule
 
 NOISE_BYTES = 1 << 20
 """Smaller changes are left out: the counters themselves lag by that much."""

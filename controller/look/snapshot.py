@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from fleetmem.controller.errors.base import HostOutcome
     from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.record.history import History
-    from fleetmem.controller.rules.playbook import Playbook
+    from fleetmem.controller.rules.book import Playbook
     from fleetmem.controller.run.fanout import Phase
     from fleetmem.controller.run.life import Life
     from fleetmem.controller.run.settings import FleetSettings, OnEvent

@@ -40,11 +40,12 @@ def judged_again(
         if target.member.key not in named
     )
     spared = (*now.spared, *added)
+    ending, staying = [t.member for t in targets], [s.member for s in spared]
     return replace(
         again,
         spared=spared,
         bounds={
-            gpu: make_bound(survey, gpu, targets, spared, baselines.get(survey.gpus[gpu]["uuid"]))
+            gpu: make_bound(survey, gpu, ending, staying, baselines.get(survey.gpus[gpu]["uuid"]))
             for gpu in agreed.scope
             if gpu in survey.gpus
         },

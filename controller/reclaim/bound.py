@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
-    from fleetmem.controller.reclaim.plan import Plan, Spared, Target
+    from fleetmem.controller.reclaim.classify import Member
     from fleetmem.controller.reclaim.survey import Survey
 
 TOLERANCE_BYTES = 64 << 20
@@ -47,8 +47,8 @@ class Bound:
 def make_bound(
     survey: Survey,
     gpu: int,
-    targets: tuple[Target, ...],
-    spared: tuple[Spared, ...],
+    targets: Sequence[Member],
+    spared: Sequence[Member],
     recorded: int | None,
 ) -> Bound:
     """The bound of *gpu*; *recorded* is what it used when a run saw it idle, if one did."""
@@ -60,16 +60,16 @@ def make_bound(
     )
     kept: int | None = 0
     for one in spared:
-        if gpu in one.member.held and not one.member.heir_of:
-            size = one.member.held[gpu]
+        if gpu in one.held and not one.heir_of:
+            size = one.held[gpu]
             kept = None if kept is None or size is None else kept + size
     bound = None
     if kept is not None:
-        keepers = [one.member.pid for one in spared if gpu in one.member.held]
+        keepers = [one.pid for one in spared if gpu in one.held]
         overhead = _overhead(survey, gpu, baseline.used_bytes, kept, keepers)
         bound = baseline.used_bytes + kept + overhead + TOLERANCE_BYTES
     if bound is None and used is not None:
-        freed = [t.member.held[gpu] for t in targets if gpu in t.member.held]
+        freed = [one.held[gpu] for one in targets if gpu in one.held]
         known = [size for size in freed if size is not None]
         if len(known) == len(freed):
             bound = max(0, used - sum(known)) + TOLERANCE_BYTES
@@ -101,11 +101,10 @@ def beside_lists(survey: Survey, gpu: int, baseline: Baseline) -> int:
     return (survey.unlisted(gpu) or 0) - (0 if guessed else baseline.used_bytes)
 
 
-def managed_bytes(plan: Plan, survey: Survey, gpu: int) -> int:
-    """Managed memory that the plan's targets may have on *gpu* beside what the lists name, at
-    most; 0 where it is too little to be told."""
-    mapped = survey.managed_map_bytes(target.member.pid for target in plan.on(gpu))
-    size = min(mapped, beside_lists(survey, gpu, plan.bounds[gpu].baseline))
+def managed_bytes(survey: Survey, gpu: int, targets: Iterable[int], baseline: Baseline) -> int:
+    """Managed memory that *targets* (pids) may have on *gpu* beside what the lists name, at most;
+    0 where it is too little to be told."""
+    size = min(survey.managed_map_bytes(targets), beside_lists(survey, gpu, baseline))
     return size if size > TOLERANCE_BYTES else 0
 
 

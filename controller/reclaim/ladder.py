@@ -15,11 +15,7 @@ from fleetmem.controller.contact import door, gather
 from fleetmem.controller.reclaim import signalling
 from fleetmem.controller.reclaim.classify import classify
 from fleetmem.controller.reclaim.join import to_survey
-from fleetmem.controller.reclaim.law.respawn import (
-    LONGEST_WATCH_SECONDS,
-    Restarter,
-    restarters,
-)
+from fleetmem.controller.reclaim.law.respawn import LONGEST_WATCH_SECONDS, Restarter, restarters
 from fleetmem.controller.reclaim.law.rules import rules
 from fleetmem.controller.reclaim.survey import descends_from, heir_like, may_hold
 from fleetmem.controller.reclaim.verdict.climbed import deaf_text

@@ -186,8 +186,9 @@ def make_plan(
     scope = _narrow(scope, chosen, spared, options)
     targets = tuple(chosen.values())
     rest = tuple(s for s in spared.values() if _touches(s.member, scope))
+    ending, staying = [t.member for t in targets], [s.member for s in rest]
     bounds = {
-        gpu: make_bound(survey, gpu, targets, rest, baselines.get(_uuid(survey, gpu)))
+        gpu: make_bound(survey, gpu, ending, staying, baselines.get(_uuid(survey, gpu)))
         for gpu in scope
     }
     return Plan(

@@ -41,7 +41,7 @@ def section(
                 "after_bytes": row.after_bytes,
                 "baseline_bytes": plan.bounds[row.index].baseline.used_bytes,
                 "baseline_source": plan.bounds[row.index].baseline.source,
-                "managed_bytes": managed_bytes(plan, survey, row.index),
+                "managed_bytes": _managed_bytes(plan, survey, row.index),
                 "why": row.why,
                 "starts_again": list(row.starts_again),
                 "why_short": row.why_short,
@@ -116,3 +116,8 @@ def _bytes_of(member: Member) -> int | None:
     if member.held:
         return member.held_bytes
     return None if member.listed_gpus else 0
+
+
+def _managed_bytes(plan: Plan, survey: Survey, gpu: int) -> int:
+    pids = [target.member.pid for target in plan.on(gpu)]
+    return managed_bytes(survey, gpu, pids, plan.bounds[gpu].baseline)

@@ -8,7 +8,8 @@ from collections.abc import Mapping, Sequence
 from fleetmem.controller.render.kit.line import WIDTH, Line, block
 from fleetmem.controller.render.kit.signs import SEVERITIES
 from fleetmem.controller.render.kit.table import Column, Row, table_lines
-from fleetmem.controller.rules.playbook import Condition, Listed, Playbook, Rule
+from fleetmem.controller.rules.book import Condition, Playbook, Rule
+from fleetmem.controller.rules.playbook import Listed
 from fleetmem.controller.rules.wording import shown_value
 from fleetmem.controller.text.safe import safe
 from fleetmem.controller.text.sizes import count

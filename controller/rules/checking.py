@@ -5,7 +5,7 @@ from __future__ import annotations
 import string
 from typing import TYPE_CHECKING, Any
 
-from fleetmem.controller.rules.playbook import Condition, Playbook, Rule
+from fleetmem.controller.rules.book import Condition, Playbook, Rule
 from fleetmem.controller.text import yaml_nodes
 
 if TYPE_CHECKING:

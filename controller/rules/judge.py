@@ -21,7 +21,7 @@ from fleetmem.controller.rules.wording import fill, is_number, placeholders, pla
 
 if TYPE_CHECKING:
     from fleetmem.controller.answer.envelope import Finding
-    from fleetmem.controller.rules.playbook import Condition, Playbook, Rule
+    from fleetmem.controller.rules.book import Condition, Playbook, Rule
 
 Row = Mapping[str, Any]
 ORDER = {"critical": 0, "warn": 1, "info": 2}

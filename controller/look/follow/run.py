@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fleetmem.controller.errors.base import HostOutcome
     from fleetmem.controller.hosts.host import Host
     from fleetmem.controller.memory.snapshot_shapes import Follow, PhaseMark
-    from fleetmem.controller.rules.playbook import Playbook
+    from fleetmem.controller.rules.book import Playbook
     from fleetmem.controller.run.fanout import Phase
     from fleetmem.controller.run.life import Life
     from fleetmem.controller.run.settings import FleetSettings, OnEvent

@@ -13,8 +13,8 @@ import pytest
 from fleetmem.agent import isolate as apart
 from fleetmem.agent import lifeline
 from fleetmem.agent.page_cache import pages
-from tests.unit.agent.cache_ground import PAGE
 from tests.unit.agent.probe_actors import until
+from tests.unit.page_cache.cache_ground import PAGE
 
 PATIENCE = 3.0
 """Seconds without a sign: much longer than a busy machine lets a child wait."""

@@ -17,7 +17,7 @@ import pytest
 from fleetmem.agent.kernel import storage_reads, sysroot
 from fleetmem.agent.model import Trouble
 from fleetmem.agent.services import loopback
-from tests.unit.agent.cache_ground import MIB, call, disk
+from tests.unit.page_cache.cache_ground import MIB, call, disk
 
 __all__ = ["disk"]
 

@@ -20,7 +20,7 @@ from fleetmem.agent.probes import cgroup_memory, memory
 from fleetmem.controller.rules import playbook
 from fleetmem.controller.rules.judge import Case, judge
 from fleetmem.controller.rules.views import Look
-from tests.unit.agent.cache_ground import MIB, call, end, holder
+from tests.unit.page_cache.cache_ground import MIB, call, end, holder
 
 BUSY = """
 a = bytearray(48 << 20)

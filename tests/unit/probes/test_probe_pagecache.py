@@ -14,7 +14,8 @@ from fleetmem.agent.page_cache import overlay
 from fleetmem.agent.page_cache import paths as cache_paths
 from fleetmem.agent.page_cache import scan as cache_scan
 from fleetmem.agent.probes import pagecache
-from tests.unit.agent.cache_ground import (
+from tests.unit.agent.probe_actors import until
+from tests.unit.page_cache.cache_ground import (
     MAPS,
     MIB,
     PAGE,
@@ -26,7 +27,6 @@ from tests.unit.agent.cache_ground import (
     near,
     resident,
 )
-from tests.unit.agent.probe_actors import until
 
 __all__ = ["disk"]
 

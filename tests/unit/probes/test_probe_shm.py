@@ -11,7 +11,7 @@ import pytest
 from fleetmem.agent.kernel import maps as mappings
 from fleetmem.agent.page_cache import shm_scan
 from fleetmem.agent.probes import shm
-from tests.unit.agent.cache_ground import MIB, PAGE, call, end, holder
+from tests.unit.page_cache.cache_ground import MIB, PAGE, call, end, holder
 
 NAME = f"/dev/shm/fleetmem-test-{os.getpid()}"
 

@@ -12,7 +12,8 @@ from fleetmem.agent import ledger
 from fleetmem.agent.actions import pagecache, pagecache_file
 from fleetmem.agent.model import Trouble
 from fleetmem.agent.probes import numa
-from tests.unit.agent.cache_ground import (
+from tests.unit.agent.probe_actors import until
+from tests.unit.page_cache.cache_ground import (
     MAPS,
     MIB,
     PAGE,
@@ -24,7 +25,6 @@ from tests.unit.agent.cache_ground import (
     near,
     resident,
 )
-from tests.unit.agent.probe_actors import until
 
 __all__ = ["disk"]
 
