@@ -119,16 +119,85 @@ def test_a_start_that_was_ready_is_said_to_have_ended_later() -> None:
     assert "1.00 GiB a rank, 39.00 GiB of 40.00 GiB stay unused" in cap
 
 
-@pytest.mark.parametrize(
-    ("number", "group", "reset"),
-    [(13, "application", False), (79, "hardware", True), (119, "driver", True), (777, "unknown", False)],
-)  # fmt: skip
-def test_an_xid_has_a_class(number: int, group: str, reset: bool) -> None:
+def xid(number: int) -> dict[str, Any]:
     found = judge(parse([f"kernel: NVRM: Xid (PCI:0009:01:00): {number}, pid=5, name=x"]), "h")
-    one = next(one for one in found if one["rule"] == "startup/xid")
+    one: dict[str, Any] = next(one for one in found if one["rule"] == "startup/xid")
+    return one
+
+
+# NVIDIA's Xid catalogue: who is at fault where it says so, and its immediate action.
+RESET, RESTART, DECODE = "needs a GPU reset", "a restart of the host", "name the action"
+CATALOGUE = {
+    "application": {13: "", 31: "", 43: "", 45: "", 69: "", 137: ""},
+    "driver": {38: "nothing at once", 66: "nothing at once", 119: RESET, 120: RESET},
+    "hardware": {
+        32: "",
+        48: RESET,
+        63: "nothing at once",
+        64: RESET,
+        74: RESET,
+        79: RESTART,
+        92: "nothing at once",
+        94: "reset when convenient",
+        95: RESET,
+        110: RESET,
+        121: "nothing at once",
+        136: RESET,
+        140: RESET,
+        144: DECODE,
+    },
+    "unknown": {
+        8: "",
+        46: RESET,
+        61: "",
+        62: RESET,
+        68: "",
+        109: RESET,
+        143: RESET,
+        145: DECODE,
+        149: DECODE,
+        154: DECODE,
+        90: "",
+        777: "",
+    },
+}
+ACTIONS = ("nothing at once", "reset when convenient", RESET, RESTART, DECODE)
+
+
+@pytest.mark.parametrize(
+    ("number", "group", "action"),
+    [(number, group, action) for group, rows in CATALOGUE.items() for number, action in rows.items()],
+)  # fmt: skip
+def test_an_xid_has_the_class_and_action_of_the_catalogue(
+    number: int, group: str, action: str
+) -> None:
+    one = xid(number)
     assert one["evidence"]["class"] == group
-    assert ("needs a GPU reset" in one["advice"]) is reset
-    assert one["severity"] == ("warn" if group == "application" else "critical")
+    assert [word for word in ACTIONS if word in one["advice"]] == ([action] if action else [])
+    mild = group == "application" or action == "nothing at once"
+    assert one["severity"] == ("warn" if mild else "critical")
+
+
+@pytest.mark.parametrize(
+    ("number", "meaning"),
+    [
+        (137, "access over NVLink"),
+        (121, "corrected errors"),
+        (154, "recovery action changed"),
+        (43, "the GPU is healthy"),
+        (94, "contained memory error"),
+        (109, "context switch timeout"),
+    ],
+)
+def test_an_xid_has_the_meaning_of_the_catalogue(number: int, meaning: str) -> None:
+    assert meaning in xid(number)["evidence"]["say"]
+
+
+@pytest.mark.parametrize("number", [90, 91, 777])
+def test_a_number_without_a_confirmed_meaning_has_none(number: int) -> None:
+    one = xid(number)
+    assert f"Xid {number} on 0009:01:00, class unknown" in one["evidence"]["say"]
+    assert "Look the number up" in one["advice"]
 
 
 def test_every_xid_is_told_once_with_its_own_line() -> None:

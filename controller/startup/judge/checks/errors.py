@@ -15,7 +15,7 @@ from fleetmem.controller.startup.engines.families import identity_of
 from fleetmem.controller.startup.fold.budget import vllm_requested
 from fleetmem.controller.startup.judge.figures import Found, pattern_lines
 from fleetmem.controller.startup.judge.phrases import count
-from fleetmem.controller.startup.judge.xids import xid_meaning
+from fleetmem.controller.startup.judge.xids import xid_is_mild, xid_meaning
 from fleetmem.controller.startup.starts import GIB, Invocation
 
 _OWN_RULE = {
@@ -119,10 +119,11 @@ def _one(
     elif kind == "nccl":
         yield Found("nccl", error, lines)
     elif kind == "xid":
-        meaning, group, advice = xid_meaning(error.get("xid", 0))
+        number = error.get("xid", 0)
+        meaning, group, advice = xid_meaning(number)
         text = f" ({meaning})" if meaning else ""
         evidence = {**error, "meaning": text, "class": group, "class_advice": advice}
-        yield Found("xid", evidence, lines, group)
+        yield Found("xid", evidence, lines, "mild" if xid_is_mild(number) else group)
     elif kind == "no_cache_blocks" and any(e["kind"] == "negative_kv" for e in inv.errors):
         return
     else:
