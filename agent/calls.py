@@ -3,6 +3,9 @@
 A child sees /dev/null on 0-2 and holds none of serve's descriptors, so that an abandoned
 one never keeps the SSH channel open. It sends ``R`` (final) or ``C`` (chunk) before each
 frame; serve passes the frames on without looking inside.
+
+Each child is a subreaper: what its call detaches stays below it while it runs, and comes to
+serve only when it ends. So serve need not tell whose an orphan is.
 """
 
 from __future__ import annotations
@@ -17,9 +20,10 @@ from fleetmem.agent.model import CODES, DENIED, FAILED, OK, Trouble
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Callable, Dict, List, Optional, Tuple
+    from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 _DATA_LIMIT_BYTES = 1 << 30
+_LEFT_SECONDS = 1.0
 
 
 class Child:
@@ -123,6 +127,7 @@ class Child:
 
 
 def _settle(name: str, parent: int) -> None:
+    lifeline.become_subreaper()
     lifeline.name_process(name)
     signal(SIGPIPE, SIG_DFL)
     if name == "fleetmem-act":
@@ -142,14 +147,24 @@ def run_once(_input: int, output: int, call: Dict[str, Any]) -> None:
 
 
 def run_session(input_: int, output: int) -> None:
-    """Body of the NVML child: calls come in one after another until the pipe ends."""
+    """Body of a child for several calls: they come in one after another until the pipe ends.
+
+    What a call left is ended before the next one; what the kernel cannot end is waited for once.
+    """
     decoder = wire.Decoder()
+    stuck: Set[int] = set()
     while True:
         data = os.read(input_, 65536)
         if not data:
             return
         for call in decoder.feed(data):
             perform(output, call)
+            if lifeline.has_children() and not stuck.issuperset(lifeline.children()):
+                stuck = set(lifeline.end_children(_no_grace, bound_seconds=_LEFT_SECONDS))
+
+
+def _no_grace(_pid: int) -> bool:
+    return False
 
 
 def perform(output: int, call: Dict[str, Any]) -> None:

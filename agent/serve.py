@@ -304,7 +304,10 @@ class _Server:
         self._replace(child, reason)
 
     def _sweep(self) -> None:
-        """End what an ended call left behind: as a subreaper, serve has inherited it."""
+        """End what an ended call left behind: as a subreaper, serve has inherited it.
+
+        What a running call has detached is not here: its own child keeps it (calls.py).
+        """
         mine = {child.pid for child in self.children.values()} | self.abandoned
         until = time.monotonic() + _REAP_SECONDS
         while True:

@@ -87,6 +87,13 @@ def in_session(*, seconds=0.0):
     return {"pid": os.getpid()}
 
 
+@probe("trial.nvml_leave")
+def session_leaves(*, mark=""):
+    _start(mark, True)
+    _start(mark, False)
+    return {}
+
+
 @probe("trial.nvml_die")
 def session_dies():
     os.kill(os.getpid(), 11)
@@ -109,6 +116,7 @@ _ROWS = {
     "hang": '"probes.trial", "T", 600.0',
     "nvml": '"probes.trial", "T", nvml=True',
     "nvml_die": '"probes.trial", "T", nvml=True',
+    "nvml_leave": '"probes.trial", "T", nvml=True',
     "act": '"actions.trial", "T", 30.0',
 }
 

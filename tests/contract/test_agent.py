@@ -332,6 +332,60 @@ def test_what_a_call_leaves_is_ended(detached: bool) -> None:
     run(work)
 
 
+def test_what_a_running_call_has_detached_outlives_other_calls() -> None:
+    """Each call keeps its own orphans: they end with it, and not with whatever ends first."""
+    words = [mark(), mark()]
+
+    async def work() -> None:
+        async with trial.session() as agent:
+            begun = []
+            for word in words:
+                started = asyncio.Event()
+                call = agent.call(
+                    "trial.hang",
+                    {"mark": word, "detached": True},
+                    on_chunk=lambda data, started=started: started.set(),
+                )
+                begun.append(asyncio.create_task(call))
+                await started.wait()
+                await trial.until(lambda word=word: len(trial.processes(word)) == 2)
+            kept = [sorted(trial.processes(word)) for word in words]
+            for name, args in (
+                ("trial.echo", {}),
+                ("trial.leave", {"mark": mark(), "detached": True}),
+                ("trial.die", {"number": 11}),
+                ("trial.nvml_die", {}),
+            ):
+                await agent.call(name, args)
+                await agent.call("trial.echo")  # serve has swept after the one before
+            assert [sorted(trial.processes(word)) for word in words] == kept
+            agent._channel.write(wire.encode({"type": "cancel", "id": 1}))
+            assert (await begun[0]).reason == "cancelled"
+            await trial.until(lambda: not trial.processes(words[0]))
+            await agent.call("trial.echo")
+            assert sorted(trial.processes(words[1])) == kept[1]
+            agent._channel.write(wire.encode({"type": "cancel", "id": 2}))
+            assert (await begun[1]).reason == "cancelled"
+            await trial.until(lambda: not trial.processes(words[1]))
+
+    run(work)
+
+
+def test_a_session_ends_what_each_of_its_calls_left() -> None:
+    """A child that takes several calls goes on after each: its orphans do not wait for its end."""
+    word = mark()
+
+    async def work() -> None:
+        async with trial.session() as agent:
+            pid = (await agent.call("trial.nvml")).reading["pid"]
+            left = await agent.call("trial.nvml_leave", {"mark": word})
+            assert left.outcome == "ok"
+            await trial.until(lambda: not trial.processes(word))
+            assert (await agent.call("trial.nvml")).reading["pid"] == pid
+
+    run(work)
+
+
 def test_a_call_that_dies() -> None:
     async def work() -> None:
         async with trial.session() as agent:
