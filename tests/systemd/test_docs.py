@@ -17,7 +17,8 @@ FOLLOWED = "--follow-start"
 
 def test_documented_commands_that_name_a_unit(world: World) -> None:
     """Each ends as a working one does, and has read each host's start of that unit."""
-    shown = [command for command in commands(units=True) if FOLLOWED not in command]
+    shown = [command for command in commands(journal=True) if UNIT.search(command)]
+    shown = [command for command in shown if FOLLOWED not in command]
     assert len(shown) >= 4
     text, tokens, _ = start_up()
     for name in sorted({found[1] for command in shown for found in UNIT.finditer(command)}):
@@ -28,3 +29,14 @@ def test_documented_commands_that_name_a_unit(world: World) -> None:
         out = world.run(*shlex.split(command)[1:]).stdout
         seen = f"{tokens:,}".replace(",", " ") if " audit " in command else "an Xid, oom"
         assert seen in out, (command, out)
+
+
+def test_documented_commands_about_the_kernel(world: World) -> None:
+    """Each shows the kernel's line of every host."""
+    shown = [command for command in commands(journal=True) if not UNIT.search(command)]
+    assert shown
+    for host in world.lab.hosts:
+        world.kernel_lines("NVRM: Xid (PCI:0000:03:00): 79, GPU has fallen off the bus.", host=host)
+    for command in shown:
+        out = world.run(*shlex.split(command)[1:]).stdout
+        assert "GPU has fallen off the bus" in out, (command, out)

@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import uuid
 from pathlib import Path
 from typing import Any
 
@@ -103,8 +100,7 @@ def test_an_oom_killed_unit(world: World) -> None:
     world.unit("eater", text)
     made = world.restart("eater")
     pid = int(world.sh("systemctl show --property=MainPID --value eater"))
-    kernel_lines(
-        world,
+    world.kernel_lines(
         f"oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=/,mems_allowed=0,"
         f"oom_memcg=/system.slice,task_memcg=/system.slice/eater.service,task=sh,pid={pid},uid=0",
         f"Memory cgroup out of memory: Killed process {pid} (sh) total-vm:9000000kB, "
@@ -125,29 +121,6 @@ def test_an_oom_killed_unit(world: World) -> None:
     assert f"Killed process {pid} (sh)" in lines
     quiet = world.run("logs", "-H", FIRST, "-u", "eater", "-g", "killed process", "--no-kernel")
     assert "Killed process" not in quiet.stdout
-
-
-def kernel_lines(world: World, *messages: str) -> None:
-    """Kernel lines of this moment in the host's journal, in a journal file of their own."""
-    boot = world.sh("cat /proc/sys/kernel/random/boot_id").strip().replace("-", "")
-    machine = world.sh("cat /etc/machine-id").strip()
-    now = int(world.sh("date +%s%6N"))
-    entries = "".join(
-        f"__REALTIME_TIMESTAMP={now + at}\n__MONOTONIC_TIMESTAMP={10**9 + at}\n_BOOT_ID={boot}\n"
-        f"_MACHINE_ID={machine}\n_TRANSPORT=kernel\nSYSLOG_IDENTIFIER=kernel\nPRIORITY=3\n"
-        f"MESSAGE={message}\n\n"
-        for at, message in enumerate(messages)
-    )
-    name = f"kernel-{uuid.uuid4().hex}.journal"
-    subprocess.run(
-        ["/usr/lib/systemd/systemd-journal-remote", "-o", world.lab.directory / FIRST / name, "-"],
-        input=entries,
-        text=True,
-        check=True,
-        capture_output=True,
-        env={**os.environ, "SYSTEMD_JOURNAL_COMPACT": "0"},  # systemd before 252 reads no other
-    )
-    world.sh(f"cp /run/host/{name} /var/log/journal/{machine}/{name}")
 
 
 def test_a_rotated_journal(world: World) -> None:

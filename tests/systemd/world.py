@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,33 @@ class World:
         """A file in the host's /run/host; its path there."""
         (self.lab.directory / host / name).write_text(text, "utf-8")
         return f"/run/host/{name}"
+
+    def kernel_lines(self, *messages: str, host: str = FIRST) -> None:
+        """Kernel lines of this moment in the host's journal, in a journal file of their own."""
+        boot = self.sh("cat /proc/sys/kernel/random/boot_id", host).strip().replace("-", "")
+        machine = self.sh("cat /etc/machine-id", host).strip()
+        now = int(self.sh("date +%s%6N", host))
+        entries = "".join(
+            f"__REALTIME_TIMESTAMP={now + at}\n__MONOTONIC_TIMESTAMP={10**9 + at}\n"
+            f"_BOOT_ID={boot}\n_MACHINE_ID={machine}\n_TRANSPORT=kernel\n"
+            f"SYSLOG_IDENTIFIER=kernel\nPRIORITY=3\nMESSAGE={message}\n\n"
+            for at, message in enumerate(messages)
+        )
+        name = f"kernel-{uuid.uuid4().hex}.journal"
+        subprocess.run(
+            [
+                "/usr/lib/systemd/systemd-journal-remote",
+                "-o",
+                self.lab.directory / host / name,
+                "-",
+            ],
+            input=entries,
+            text=True,
+            check=True,
+            capture_output=True,
+            env={**os.environ, "SYSTEMD_JOURNAL_COMPACT": "0"},  # before 252 systemd reads no other
+        )
+        self.sh(f"cp /run/host/{name} /var/log/journal/{machine}/{name}", host)
 
     def unit(
         self, name: str, text: str, then: str = "exec sleep 1000", host: str = FIRST, more: str = ""

@@ -19,18 +19,21 @@ FENCE = re.compile(r"^```\w*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 COMMAND = re.compile(r"^(?:\$ |  )?(?:\.venv/bin/)?(fleetmem .*?)(?:\s{2,}#.*)?$", re.MULTILINE)
 NO_TERMINAL = 6
 UNIT = re.compile(r" (?:-u|--unit|--follow-start) (\S+)")
-"""Such a command needs a host that has the unit: tests/systemd/test_docs.py and test_follow.py
-run it."""
+JOURNAL = re.compile(UNIT.pattern + r"| --kernel\b")
+"""Such a command needs a host with a journal, and the unit: tests/systemd/test_docs.py and
+test_follow.py run it."""
+EXAMPLE = re.compile(r" busy\b")
+"""About the playbook that CONTRIBUTING writes: tests/unit/house/test_worked_example.py runs it."""
 
 
-def commands(units: bool = False) -> list[str]:
-    """The fleetmem commands in fenced blocks, comments cut off: those that name a unit, or the
+def commands(journal: bool = False) -> list[str]:
+    """The fleetmem commands in fenced blocks, comments cut off: those that need a journal, or the
     others."""
     found = {}
     for page in PAGES:
         for block in FENCE.findall(page.read_text("utf-8")):
             for command in COMMAND.findall(block):
-                if bool(UNIT.search(command)) == units:
+                if bool(JOURNAL.search(command)) == journal and not EXAMPLE.search(command):
                     found[command.strip()] = None
     return list(found)
 
