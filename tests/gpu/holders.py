@@ -2,8 +2,9 @@
 
 Run as a program it imports torch once and then forks what it is asked for, a JSON line a
 request on stdin, so that a holder starts in a second. It never touches a GPU itself. Each
-scene gets a launcher of its own, which forks the holders; a holder writes NAME.json into
-the scene's folder when it holds what it was told to. Everything ends by itself when the
+scene gets a launcher of its own, which forks the holders (and execs them where the scene has
+``programs``: forks of one process are kin); a holder writes NAME.json into the scene's folder
+when it holds what it was told to. Everything ends by itself when the
 process that asked is gone, or after ``LIFE_SECONDS``.
 
 A holder's orders (JSON): ``name``, ``gpu``, ``device_mib``, ``pinned_mib``, ``ignore_term``,
@@ -43,7 +44,10 @@ _EXIT_THREAD = {"x86_64": 60, "aarch64": 93}
 
 
 def main() -> int:
-    """Serve requests until stdin ends."""
+    """Serve requests until stdin ends; with ``--hold`` be one holder, a program of its own."""
+    if sys.argv[1:2] == ["--hold"]:
+        order = json.loads(sys.argv[2])
+        _Holder(order["spec"], order["folder"], order["asker"]).run(order["read"])
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # children are reaped by the kernel
     adopter = _adopter()
     if adopter != 1:  # orphans would go to a process that is no init: be the init they need
@@ -107,6 +111,8 @@ def _launch(order: dict[str, Any], asker: int) -> None:
         if pid == 0:
             try:
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                if order.get("programs"):
+                    _own_program(spec, order["folder"], asker, read)
                 _Holder(spec, order["folder"], asker).run(read)
             except BaseException:  # noqa: BLE001 - it is written to the log that the stage reads
                 import traceback
@@ -118,6 +124,13 @@ def _launch(order: dict[str, Any], asker: int) -> None:
         os.close(read)
         pipes.append(write)
     _live(asker)
+
+
+def _own_program(spec: dict[str, Any], folder: str, asker: int, read: int) -> None:
+    """Become a program of its own: no kin of the process that all others are forked from."""
+    os.set_inheritable(read, True)
+    whole = {"spec": spec, "folder": folder, "asker": asker, "read": read}
+    os.execv(sys.executable, [sys.executable, __file__, "--hold", json.dumps(whole), PADDING])
 
 
 def _own_files(log: str, keep: tuple[int, ...]) -> None:

@@ -51,6 +51,7 @@ class Scene:
     leaders: dict[str, str] = field(default_factory=dict)
     conditional: tuple[str, ...] = ()
     predicted: bool = True
+    programs: bool = False
     aftermath: bool = False
     alone: bool = False
 
@@ -129,6 +130,7 @@ def _heirs(mib: int, count: int) -> Scene:
         steps=(Step((), "reclaimed", gone=tuple(f"{name}.child" for name in names)),),
         ends=tuple(f"{name}.child" for name in names),
         gpus=tuple(range(count)),
+        programs=True,
     )
 
 
@@ -231,6 +233,7 @@ def _managed_heir(mib: int) -> Scene:
         kill_first=("parent", "launcher"),
         steps=(Step((), "reclaimed", gone=("parent.child",)),),
         ends=("parent.child",),
+        programs=True,
     )
 
 
@@ -302,4 +305,5 @@ def _incident(row: str, totals_mib: Sequence[int], pinned_gib: int, port: int) -
         conditional=(child,),
         aftermath=True,
         alone=True,
+        programs=True,
     )

@@ -58,13 +58,15 @@ class Stage:
         answer: dict[str, Any] = json.loads(line)
         return answer
 
-    def build(self, specs: Any, reap: bool, seconds: float) -> dict[str, int]:
+    def build(
+        self, specs: Any, reap: bool, seconds: float, programs: bool = False
+    ) -> dict[str, int]:
         """Pids by name, once every holder holds what it was told to; RuntimeError if not."""
         self.count += 1
         folder = self.folder / f"scene{self.count}"
         folder.mkdir()
         assert self.process.stdin is not None
-        order = {"folder": str(folder), "holders": list(specs), "reap": reap}
+        order = {"folder": str(folder), "holders": list(specs), "reap": reap, "programs": programs}
         self.process.stdin.write(json.dumps(order) + "\n")
         self.process.stdin.flush()
         launcher = self._answer()["launcher"]
@@ -114,7 +116,7 @@ class Stage:
 
     def set_up(self, scene: Scene) -> dict[str, int]:
         """Build *scene* as far as its own deaths and stops go."""
-        pids = self.build(scene.holders, scene.reap, scene.seconds)
+        pids = self.build(scene.holders, scene.reap, scene.seconds, scene.programs)
         for name in scene.stop:
             self.send(pids[name], signal.SIGSTOP)
         for name in scene.kill_first:

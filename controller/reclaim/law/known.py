@@ -155,7 +155,7 @@ class Known:
             return Launcher("login", parent["pid"])
         if self._adopted(pid, parent):
             return Launcher("dead")
-        if parent["adopter"] is None:
+        if parent["adopter"] is None and (pid, parent["pid"]) not in self.related:
             return Launcher(
                 "unknown", parent["pid"], f"whether {parent['pid']} started it cannot be told"
             )

@@ -75,3 +75,19 @@ def test_what_was_not_read_never_makes_a_leftover(unknown: Any) -> None:
 def test_a_unit_that_may_have_left_it_on_purpose_proves_nothing(more: dict[str, Any]) -> None:
     seen = host(lambda t: t["owners"][0].update(more), owner=owner("unit", "a.service", "gone"))
     assert kind(seen) == "detached"
+
+
+def with_parent(ties: Any, kind: str | None) -> None:
+    """A living parent of which nobody can say whether it merely adopts, tied by *kind* as well."""
+    parent = {**ties["processes"][0], "pid": 40, "adopter": None, "title": "python3 train.py"}
+    ties["processes"].append({**parent, "comm": "python3", "asked": False, "ppid": 1})
+    ties["links"][0].update(where="here", other=40)
+    if kind is not None:
+        link(ties, kind=kind, where="here", other=40)
+
+
+def test_a_parent_that_forked_it_or_has_a_pipe_to_it_launched_it() -> None:
+    """By its children it may be a subreaper; it did not merely take this one in."""
+    assert kind(host(lambda t: with_parent(t, "fork"))) == "in_use"
+    assert kind(host(lambda t: with_parent(t, "pipe"))) == "in_use"
+    assert kind(host(lambda t: with_parent(t, None))) == "detached"
