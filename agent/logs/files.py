@@ -10,8 +10,8 @@ from time import monotonic, time
 
 from fleetmem.agent.kernel import sysroot
 from fleetmem.agent.logs.lines import Lines
-from fleetmem.agent.logs.moments import microseconds
 from fleetmem.agent.logs.rotated import family
+from fleetmem.agent.logs.stamps import microseconds
 from fleetmem.agent.model import DENIED, FAILED, PARTIAL, Trouble
 
 TYPE_CHECKING = False

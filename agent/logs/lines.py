@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fleetmem.agent import wire
-from fleetmem.agent.logs.moments import microseconds
+from fleetmem.agent.logs.stamps import microseconds
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -187,12 +187,12 @@ class Ends:
         elif protocol.startswith("UNIX"):
             unreadable.add("unix_peers")
             self.links.add("unix", pid, "unreadable", standard=standard, reads=True, writes=True)
-        elif protocol in CONNECTED:
-            # A TCP socket without connection stands in no table: here every table was read.
-            if protocol.startswith("TCP") and (
-                "tcp" not in self.tables.unread
-                or unlisted.unconnected(pid, self.walk.numbers(link, pid)[0])
-            ):
+        elif protocol in CONNECTED or protocol.startswith("UDP"):
+            # A TCP socket without connection stands in no table: here every table was read. The
+            # far end of a connected UDP socket is not looked for: it may be anywhere.
+            listed = protocol.startswith("TCP") and "tcp" not in self.tables.unread
+            asked = protocol.startswith(("TCP", "UDP"))
+            if listed or (asked and unlisted.unconnected(pid, self.walk.numbers(link, pid)[0])):
                 return
             unreadable.add("tcp")
             self.links.add("tcp", pid, "unreadable", standard=standard, reads=True, writes=True)

@@ -170,8 +170,17 @@ def _services(known: Known, family: Family) -> Iterator[Anchor]:
         for place in known.listening.get(pid, ()):
             row = known.ties["listeners"][place]
             open_to_all = row["kind"] == "tcp" and row["ephemeral"] is not True
+            open_to_all = open_to_all and not _of_nccl(row)
             if known.tied[pid]["alive"] and (open_to_all or place in guests):
                 yield Anchor("service", pid, f"listens on {bound(row)}")
+
+
+NCCL_RAS_PORT = 28028
+"""Where every NCCL 2.24 and newer answers ``ncclras`` about itself, on loopback (NCCL_RAS_ADDR)."""
+
+
+def _of_nccl(row: Listener) -> bool:
+    return row["port"] == NCCL_RAS_PORT and row["address"] in ("127.0.0.1", "::1")
 
 
 def bound(row: Listener) -> str:

@@ -17,7 +17,7 @@ from fleetmem.agent.kernel import sysroot
 from fleetmem.agent.logs import container_logs
 from fleetmem.agent.logs import files as log_files
 from fleetmem.agent.logs.lines import cri, docker
-from fleetmem.agent.logs.moments import microseconds
+from fleetmem.agent.logs.stamps import microseconds
 from fleetmem.agent.model import DENIED, FAILED, PARTIAL, Trouble
 from fleetmem.agent.probes import journal
 

@@ -91,3 +91,24 @@ def test_a_parent_that_forked_it_or_has_a_pipe_to_it_launched_it() -> None:
     assert kind(host(lambda t: with_parent(t, "fork"))) == "in_use"
     assert kind(host(lambda t: with_parent(t, "pipe"))) == "in_use"
     assert kind(host(lambda t: with_parent(t, None))) == "detached"
+
+
+@pytest.mark.parametrize(
+    ("address", "port", "found"),
+    [
+        ("127.0.0.1", 28028, "leftover"),  # NCCL's own, for ncclras
+        ("::1", 28028, "leftover"),
+        ("0.0.0.0", 28028, "in_use"),
+        ("127.0.0.1", 28029, "in_use"),
+        (None, 28028, "in_use"),
+    ],
+)
+def test_what_nccl_itself_listens_on_is_no_service(
+    address: str | None, port: int, found: str
+) -> None:
+    row = {"kind": "tcp", "pids": [50], "path": None, "ephemeral": False}
+
+    def listens(ties: Any) -> None:
+        ties["listeners"].append({**row, "address": address, "port": port})
+
+    assert kind(host(listens, **WORKER)) == found

@@ -414,6 +414,26 @@ def test_a_listener_and_who_came_in_through_it() -> None:
         one.words.clear()
 
 
+def test_a_connected_udp_socket_is_a_tie_that_was_not_read() -> None:
+    """Whoever is at its other end may be on another host; one that is merely bound is no tie."""
+    script = """
+        import socket
+        bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        bound.bind(("127.0.0.1", 0))
+        sends = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        if os.environ.get("UDP") == "connected":
+            sends.connect(bound.getsockname())
+        say(os.getpid())
+        rest()
+    """
+    with two(script) as (_, child):
+        assert ends(look(child), "tcp", child) == set()
+    with two(script.replace("if os.environ", "if True or os.environ")) as (_, child):
+        seen = look(child)
+        assert ends(seen, "tcp", child) == {("unreadable", None)}
+        assert "tcp" in row(seen, child)["unreadable"]
+
+
 def test_a_socket_that_is_not_connected_is_no_tie_whatever_else_was_not_read() -> None:
     """It stands in no table; where a namespace could not be read the kernel is asked for it."""
     script = "import socket\nheld = socket.socket()\nsay('ready')\nrest()"
