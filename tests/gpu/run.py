@@ -81,7 +81,7 @@ def _work(folder: Path, out: Path, args: argparse.Namespace, began: float) -> in
         memory = memory_rows(bench, totals) if wanted is None or "memory" in wanted else []
         results = [idle, *_trials(bench, totals, wanted, args, began)]
         if args.engine is not None:
-            results += engine_rows(bench, args.engine, len(totals))
+            results += engine_rows(bench, args.engine, len(totals), wanted)
         observations = observe(bench)
     finally:
         if stage is not None:
