@@ -39,4 +39,4 @@ def test_documented_commands_about_the_kernel(world: World) -> None:
         world.kernel_lines("NVRM: Xid (PCI:0000:03:00): 79, GPU has fallen off the bus.", host=host)
     for command in shown:
         out = world.run(*shlex.split(command)[1:]).stdout
-        assert "GPU has fallen off the bus" in out, (command, out)
+        assert "79, GPU has fallen off" in out, (command, out)
