@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -53,3 +54,14 @@ def test_a_planted_breach_is_found(rule: Rule, tmp_path: Path) -> None:
         place.parent.mkdir(parents=True, exist_ok=True)
         place.write_text(text)
     assert list(rule(tmp_path))
+
+
+def test_every_room_is_in_the_package() -> None:
+    """An editable install finds rooms that a wheel would lack."""
+    listed = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["tool"]["setuptools"]
+    rooms = {
+        ".".join(("fleetmem", *path.parent.relative_to(ROOT).parts))
+        for room in ("agent", "controller", "playbooks")
+        for path in (ROOT / room).rglob("__init__.py")
+    }
+    assert sorted(listed["packages"]) == sorted({"fleetmem", *rooms})
