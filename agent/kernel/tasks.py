@@ -33,7 +33,7 @@ class Stat:
     """The fields of /proc/PID/stat that matter here; ``start_time`` in ticks since boot.
 
     ``layout``: where its program, stack and heap begin, which the kernel chooses at random
-    at each exec and a fork keeps; ``None`` where it has no memory or may not be read.
+    at each exec and a fork keeps; ``None`` where it has no memory or could not be read.
     """
 
     __slots__ = (
@@ -354,7 +354,7 @@ def tables(
 
 
 def namespace(pid: str, kind: str) -> Optional[int]:
-    """Inode of a namespace of a process, ``None`` where it may not be read."""
+    """Inode of a namespace of a process, ``None`` where it could not be read."""
     try:
         inside = sysroot.link("/proc/%s/ns/%s" % (pid, kind)).partition("[")[2].rstrip("]")
         return int(inside)

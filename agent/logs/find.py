@@ -91,7 +91,7 @@ class Journal:
 
 
 def check(folder: Optional[str]) -> Tuple[List[str], List[str]]:
-    """(names of damaged journal files, names of files that may not be read).
+    """(names of damaged journal files, names of files that could not be read).
 
     Trouble where the host keeps no journal at all.
     """

@@ -134,7 +134,7 @@ def zoneinfo(text: str) -> Dict[int, Zones]:
 
 def vmalloc_pages(text: str) -> Optional[Dict[int, int]]:
     """Pages that vmalloc allocated, by node (0 where the kernel knows none), from
-    /proc/vmallocinfo; ``None`` where that may not be read. Areas of vmap and ioremap have no
+    /proc/vmallocinfo; ``None`` where that could not be read. Areas of vmap and ioremap have no
     pages of their own."""
     found: Dict[int, int] = {}
     for line in text.rpartition("\n")[0].split("\n"):  # whole lines: the end may be cut off

@@ -21,7 +21,7 @@ class NumaNode(TypedDict):
     The parts are disjoint and add up to ``total_bytes``: free file anon shmem slab hugetlb
     kernel device unaccounted. ``file_bytes`` has neither shmem nor swap cache in it;
     ``kernel_bytes`` is stacks, page tables, ``percpu_bytes`` (free pages on per-CPU lists) and
-    ``vmalloc_bytes``, in which the stacks are (``None`` where it may not be read: only root
+    ``vmalloc_bytes``, in which the stacks are (``None`` where it could not be read: only root
     may). ``device_bytes`` is what the kernel itself counts for drivers (``None`` where it
     counts nothing); ``unaccounted_bytes`` is the remainder and may be a few MiB below zero,
     since the counters are not of one moment. All other figures are views of these parts.
